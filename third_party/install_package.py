@@ -1,0 +1,77 @@
+"""Fills a repository of one locked pip package: site/, its stamp and BUILD.bazel.
+
+Run by `whl_library` in the new repository's folder with an interpreter that has pip:
+
+    install_package.py HUB REQUIREMENT LOCKED_NAME...
+
+REQUIREMENT is one line of the lock with its hashes, LOCKED_NAME the normalized names of all lines.
+"""
+
+import compileall
+import hashlib
+import json
+import py_compile
+import subprocess
+import sys
+import sysconfig
+from importlib.metadata import Distribution, distributions
+from pathlib import Path
+
+from locked_packages import needed_by, parse
+
+STAMP = ".pip_stamp.json"  # stamped_path.py looks for it
+
+BUILD = """\
+load("@rules_python//python:defs.bzl", "py_library")
+
+py_library(
+    name = "pkg",
+    data = ["site/{stamp}"],
+    imports = ["site"],
+    visibility = ["//visibility:public"],
+    deps = {deps},
+)
+"""
+
+
+def install(requirement: str, site: Path) -> Distribution:
+    """Installs one hashed requirement under `site`; exits with pip's own words where that fails."""
+    Path("requirement.txt").write_text(requirement + "\n")
+    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
+    command += ["--only-binary", ":all:", "--no-compile", "--target", str(site), "-r", "requirement.txt"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        sys.exit(f"pip could not install {parse(requirement)}:\n{done.stdout}")
+    # Hash-based, so that a bytecode file is valid wherever and whenever it was compiled.
+    unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    compileall.compile_dir(site, quiet=2, stripdir=str(site), invalidation_mode=unchecked)
+    (distribution,) = distributions(path=[str(site)])
+    return distribution
+
+
+def stamp(distribution: Distribution, requirement: str) -> dict[str, str]:
+    """Returns what identifies the installed files: a change in any of them changes it."""
+    record = sorted(f"{file} {file.hash.value if file.hash else ''}" for file in distribution.files or [])
+    installed = [line for line in record if ".dist-info/" not in line]
+    return {
+        "abi": str(sysconfig.get_config_var("SOABI")),
+        "files_sha256": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+        "name": distribution.metadata["Name"],
+        "requirement": requirement,
+        "version": distribution.version,
+    }
+
+
+def main() -> None:
+    """Installs the package that the command line names."""
+    hub, requirement, *locked_names = sys.argv[1:]
+    site = Path("site")
+    distribution = install(requirement, site)
+    (site / STAMP).write_text(json.dumps(stamp(distribution, requirement), indent=1) + "\n")
+    needed = {name.replace("-", "_") for name in needed_by(distribution, parse(requirement).extras)}
+    deps = [f"@{hub}_{name}//:pkg" for name in sorted(needed & set(locked_names))]
+    Path("BUILD.bazel").write_text(BUILD.format(stamp=STAMP, deps=json.dumps(deps)))
+
+
+if __name__ == "__main__":
+    main()
