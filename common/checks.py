@@ -1,0 +1,24 @@
+"""Argument checks whose messages name the argument, the value given and what is accepted."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+
+def require_int(name: str, value: Any, at_least: int) -> int:
+    """Return `value` as an int.
+
+    Raises:
+        TypeError: `value` is no integer (a bool is none either).
+        ValueError: `value` is below `at_least`.
+    """
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, got {value!r}")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {value!r} of type {type(value).__name__}") from None
+    if number < at_least:
+        raise ValueError(f"{name} must be at least {at_least}, got {number}")
+    return number
