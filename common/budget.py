@@ -1,8 +1,8 @@
 """SBUF and PSUM ledgers: what a kernel allocates, where, and what is left.
 
 Kernels allocate at the addresses of a plan made with these ledgers, and the simulator counts with the same
-ones, so a plan and a run agree to the byte. All sizes are per partition: a tile occupies the same bytes in each
-of its partitions.
+ones, so a plan and a run agree to the byte. All sizes are per partition: a tile occupies the same bytes in
+each of its partitions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from common.hardware import Hardware
 from common.tiling import round_up
 
 SBUF_ALIGNMENT_BYTES = 4
-"""The widest element (fp32, int32, float8_e4m3fn_x4): at this alignment any tile may be viewed as any dtype."""
+"""The widest element (fp32, int32, float8_e4m3fn_x4): so aligned, any tile may be viewed as any dtype."""
 
 _HOLDERS_NAMED = 5
 
@@ -62,7 +62,8 @@ class BankAllocation(Allocation):
 class MemoryMap:
     """Every allocation a ledger ever made, in order, with the peak and the capacity. `str()` gives a table.
 
-    Allocations of closed scopes may share addresses with later ones, so that sizes can add up to more than the peak.
+    Allocations of closed scopes may share addresses with later ones, so that sizes can add up to more than
+    the peak.
     """
 
     memory: str

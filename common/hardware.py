@@ -1,8 +1,9 @@
 """Facts about Trainium2 and Trainium3: one frozen record each, every number with its source.
 
-Planner, simulator and device-time model take their numbers from here, so that they cannot disagree. Sizes are
-per NeuronCore unless the name says chip. Sources are pages of the AWS Neuron documentation (paths below `nki/`)
-and, where it is silent, the file of the public NKI Library that states the value; `Hardware.source` gives them.
+Planner, simulator and device-time model take their numbers from here, so that they cannot disagree. Sizes
+are per NeuronCore unless the name says chip. Sources are pages of the AWS Neuron documentation (paths below
+`nki/`) and, where it is silent, the file of the public NKI Library that states the value; `Hardware.source`
+gives them.
 """
 
 from __future__ import annotations
@@ -83,8 +84,8 @@ class Hardware:
     def allowed_start_partitions(self, num_partitions: int) -> tuple[int, ...]:
         """Where an access of `num_partitions` partitions may start.
 
-        Source: guides/architecture/trainium_inferentia2_arch.rst: more than 64 partitions start at 0, more than
-        32 at 0 or 64, others at 0/32/64/96.
+        Source: guides/architecture/trainium_inferentia2_arch.rst: more than 64 partitions start at 0, more
+        than 32 at 0 or 64, others at 0/32/64/96.
 
         Raises:
             ValueError: `num_partitions` is not in 1..partitions.

@@ -9,8 +9,8 @@ PSUM:  degree * banks_per_group <= 8 banks.
 SBUF:  fixed + degree * S-tile + N * H-tile + chunk buffers (unless all H-tiles are resident) <= usable.
 
 The rule, in the order in which it decides:
-1. The largest degree at which every H-tile can stay resident, if there is one (prefetch back-off: one resident
-   weight pass beats any amount of S-multibuffering). No chunk buffers exist then.
+1. The largest degree at which every H-tile can stay resident, if there is one (prefetch back-off: one
+   resident weight pass beats any amount of S-multibuffering). No chunk buffers exist then.
 2. Else the largest degree that fits beside the chunk buffers, and N = free SBUF // one H-tile.
 """
 
@@ -44,8 +44,8 @@ class Demand:
         chunk_weight_bytes_per_bank: one H-tile of weights over the columns of one bank.
         chunk_weight_buffers: rotating buffers for streamed weights.
 
-    A chunk buffer holds one H-tile x the widest I-group of any block, and never more than the whole width. The
-    public kernel makes each buffer full width: for I = 5,120 at degree 8 that is 2 x 20 KiB where 2 x 2 KiB are
+    A chunk buffer holds one H-tile x the widest I-group of any block, never more than the whole width. The
+    public kernel makes each one full width: for I = 5,120 at degree 8 that is 2 x 20 KiB where 2 x 2 KiB are
     in use, and the difference holds one more resident H-tile (20 KiB) and most of a second.
     """
 
@@ -197,9 +197,10 @@ def upstream_pinned(demand: Demand) -> Schedule:
 
 
 def weight_tile_loads(schedule: Schedule) -> int:
-    """How many H-tiles, each over all I columns, are read from HBM: resident once, the others once per S-block.
+    """How many H-tiles, each over all I columns, one core reads from HBM.
 
-    Times the bytes of one H-tile x I columns this is the weight traffic of one core.
+    Resident ones once, the others once per S-block. Times the bytes of one H-tile over all I columns this is
+    the weight traffic of the core.
     """
     resident = schedule.resident_h_tiles
     return resident + (schedule.demand.num_h_tiles - resident) * len(schedule.blocks)
