@@ -40,7 +40,8 @@ def test_a_refusal_names_request_free_bytes_and_largest_holders():
         ledger.allocate("weights", 100_000)
     assert str(refusal.value) == (
         "SBUF of trn2: 'weights' needs 100,000 B per partition after 3 B of padding, "
-        "free are 59,983 B of 212,984 B; largest holders: t3 50,000 B, t4 40,000 B, t1 30,000 B, t2 20,000 B, t0 10,000 B"
+        "free are 59,983 B of 212,984 B; "
+        "largest holders: t3 50,000 B, t4 40,000 B, t1 30,000 B, t2 20,000 B, t0 10,000 B"
     )
     assert isinstance(refusal.value, ValueError)
     assert "weights" not in str(ledger.freeze())
@@ -162,7 +163,7 @@ def test_psum_scope():
             ValueError,
             "bytes_per_partition must be at least 1, got 0",
         ),
-        (lambda: SbufLedger(TRN2).allocate("x", 1.5), TypeError, "bytes_per_partition must be an integer"),
+        (lambda: SbufLedger(TRN2).allocate("x", 1.5), TypeError, "bytes_per_partition must be an integer"),  # type: ignore[arg-type]
         (
             lambda: SbufLedger(TRN2).allocate("x", 4, 3),
             ValueError,
@@ -212,7 +213,7 @@ _STEPS = st.lists(
 def test_live_allocations_never_overlap_and_the_peak_is_the_highest_end(steps):
     ledger = SbufLedger(TRN3)
     open_scopes = []
-    live = [[]]
+    live: list[list[tuple[int, int]]] = [[]]
     highest_end = 0
     for index, step in enumerate(steps):
         if step[0] == "open":

@@ -98,7 +98,7 @@ def assert_keeps_the_limits(schedule):
     assert schedule.sbuf_used_bytes == sbuf.peak_bytes
     assert schedule.sbuf_available_bytes == demand.hardware.sbuf_usable_bytes_per_partition
 
-    s_tiles = []
+    s_tiles: list[int] = []
     psum = PsumLedger(demand.hardware)
     for number, block in enumerate(schedule.blocks):
         s_tiles += range(block.first_s_tile, block.first_s_tile + block.num_s_tiles)
@@ -133,7 +133,7 @@ def brute_force_tile_loads(schedule):
 
 
 def test_10000_random_demands_keep_the_limits_and_follow_the_rule():
-    seen = Counter()
+    seen: Counter[str] = Counter()
 
     @settings(max_examples=10_000, derandomize=True, deadline=None, database=None)
     @given(demand=demands())

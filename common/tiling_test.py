@@ -45,8 +45,8 @@ def test_ceil_div_and_round_up(numerator, denominator):
     [
         (lambda: tiles(-1, 128), ValueError, "extent must be at least 0, got -1"),
         (lambda: tiles(128, 0), ValueError, "tile_size must be at least 1, got 0"),
-        (lambda: tiles(128.0, 128), TypeError, "extent must be an integer, got 128.0 of type float"),
-        (lambda: tiles(128, "4"), TypeError, "tile_size must be an integer, got '4' of type str"),
+        (lambda: tiles(128.0, 128), TypeError, "extent must be an integer, got 128.0 of type float"),  # type: ignore[arg-type]
+        (lambda: tiles(128, "4"), TypeError, "tile_size must be an integer, got '4' of type str"),  # type: ignore[arg-type]
         (lambda: tiles(True, 4), TypeError, "extent must be an integer, got True"),
         (lambda: tiles(8, 4)[0].split(0), ValueError, "tile_size must be at least 1, got 0"),
         (lambda: ceil_div(-1, 4), ValueError, "numerator must be at least 0, got -1"),
