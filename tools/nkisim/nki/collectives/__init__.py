@@ -1,0 +1,1 @@
+"""`nki.collectives`: communication between ranks. Nothing of it is simulated yet."""

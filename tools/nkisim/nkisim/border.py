@@ -1,0 +1,163 @@
+"""The border between a caller's arrays and a kernel's HBM tensors.
+
+Arguments share the caller's memory until the kernel writes to them; then they are copies, which go back to the
+caller only after the run has succeeded.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from common.hardware import Hardware
+from nkisim.dtypes import DType, as_dtype
+from nkisim.enums import MemoryRegion
+from nkisim.errors import DtypeError, LaunchError, OutputNotWrittenError, ShapeError
+from nkisim.isa import rules
+from nkisim.storage import Allocation, Storage
+from nkisim.tensor import NkiTensor
+
+
+def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
+    """The call's arguments by parameter.
+
+    Raises:
+        LaunchError: one is missing, unknown or given twice.
+    """
+    try:
+        return inspect.signature(function).bind(*args, **kwargs)
+    except TypeError as error:
+        name = getattr(function, "__name__", "kernel")
+        raise LaunchError(f"{name}: {error}; it takes {inspect.signature(function)}") from None
+
+
+class Arguments:
+    """A call's arguments with every array as an HBM tensor.
+
+    Attributes:
+        positional, named: what the kernel function is called with.
+    """
+
+    def __init__(self, bound: inspect.BoundArguments, hardware: Hardware, *, numerics: bool) -> None:
+        self._hardware = hardware
+        self._numerics = numerics
+        self._torch = False
+        self._given: dict[int, tuple[Any, NkiTensor]] = {}
+        self.positional: tuple[Any, ...] = ()
+        self.named: dict[str, Any] = {}
+        parameters = bound.signature.parameters
+        for name, value in bound.arguments.items():
+            match parameters[name].kind:
+                case inspect.Parameter.VAR_POSITIONAL:
+                    self.positional += tuple(self._wrap(f"{name}[{i}]", v) for i, v in enumerate(value))
+                case inspect.Parameter.VAR_KEYWORD:
+                    self.named.update({k: self._wrap(k, v) for k, v in value.items()})
+                case inspect.Parameter.KEYWORD_ONLY:
+                    self.named[name] = self._wrap(name, value)
+                case _:
+                    self.positional += (self._wrap(name, value),)
+
+    def outputs(self, returned: Any) -> Any:
+        """What the kernel returned, with tensors as arrays: torch tensors if any argument was one, else numpy.
+
+        Raises:
+            OutputNotWrittenError: an element of a returned tensor was never written.
+        """
+        if isinstance(returned, NkiTensor):
+            return self._output(returned)
+        if isinstance(returned, (list, tuple)):
+            return type(returned)(self.outputs(item) for item in returned)
+        if isinstance(returned, dict):
+            return {key: self.outputs(item) for key, item in returned.items()}
+        return returned
+
+    def commit(self) -> None:
+        """Copies what the kernel wrote to its arguments back to the caller's arrays."""
+        for array, tensor in self._given.values():
+            if tensor.storage.is_private and tensor.storage.raw is not None:
+                written = tensor.array()
+                if _is_torch(array):
+                    array.copy_(_to_torch(written, tensor.dtype, array.dtype))
+                else:
+                    np.copyto(array, written.reshape(array.shape))
+
+    def _wrap(self, name: str, value: Any) -> Any:
+        if isinstance(value, np.ndarray) or _is_torch(value):
+            known = self._given.get(id(value))
+            if known is None:
+                self._torch = self._torch or _is_torch(value)
+                known = self._given[id(value)] = (value, self._tensor(name, value))
+            return known[1]
+        if type(value) in (list, tuple):
+            return type(value)(self._wrap(f"{name}[{i}]", v) for i, v in enumerate(value))
+        if type(value) is dict:
+            return {k: self._wrap(f"{name}[{k!r}]", v) for k, v in value.items()}
+        return value
+
+    def _tensor(self, name: str, value: Any) -> NkiTensor:
+        shape = tuple(int(s) for s in value.shape)
+        try:
+            dtype = as_dtype(value.dtype)
+        except DtypeError:
+            raise DtypeError(f"argument {name}: dtype {value.dtype} is no NKI data type") from None
+        rules.supported_dtype("launch", f"argument {name}", dtype, self._hardware)
+        if not shape or 0 in shape:
+            raise ShapeError(f"argument {name}: shape {shape}; accepted: at least one dimension, none of size 0")
+        elements = int(np.prod(shape))
+        allocation = Allocation(
+            -len(self._given) - 1,
+            name,
+            MemoryRegion.shared_hbm,
+            shape,
+            dtype,
+            1,
+            elements * dtype.itemsize,
+            None,
+            None,
+        )
+        raw = _bytes_of(name, value) if self._numerics else None
+        return NkiTensor(shape, dtype, Storage(allocation, raw, written=True), MemoryRegion.shared_hbm)
+
+    def _output(self, tensor: NkiTensor) -> Any:
+        for array, given in self._given.values():
+            if given.storage is tensor.storage and given.shape == tensor.shape and given.dtype is tensor.dtype:
+                return array
+        if tensor.on_chip:
+            raise LaunchError(f"the kernel returns {tensor.name}, which lies in {tensor.buffer!r}; accepted: HBM")
+        missing = tensor.storage.first_unwritten(tensor.region)
+        if missing is not None:
+            raise OutputNotWrittenError(
+                f"output {tensor.name} {list(tensor.shape)}: element {list(missing)} was never written"
+            )
+        values = np.array(tensor.array(), order="C")
+        return _to_torch(values, tensor.dtype) if self._torch else values
+
+
+def _is_torch(value: Any) -> bool:
+    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
+
+
+def _bytes_of(name: str, value: Any) -> np.ndarray:
+    """The array's bytes, flat; shared with the caller where it is dense."""
+    if not _is_torch(value):
+        return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+    if value.device.type != "cpu":
+        raise LaunchError(f"argument {name}: a tensor on {value.device}; accepted: cpu (meta in a timing-only run)")
+    import torch
+
+    flat: np.ndarray = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    return flat
+
+
+def _to_torch(values: np.ndarray, dtype: DType, like: Any = None) -> Any:
+    """A torch tensor with the array's bits; packed types, which torch has not, come as their integer words."""
+    import torch
+
+    wanted = like if like is not None else getattr(torch, "bool" if dtype == "bool" else str(dtype), None)
+    if wanted is None:
+        return torch.from_numpy(values) if values.dtype.kind in "biufc" else torch.from_numpy(values.view(np.uint8))
+    flat = torch.from_numpy(np.ascontiguousarray(values).reshape(-1).view(np.uint8))
+    return flat.view(wanted).reshape(values.shape)

@@ -1,0 +1,89 @@
+"""The typed errors of the simulator, one class per kind of fault.
+
+Every message names the call, the operand, what was given and what is accepted, and ends with the kernel's own
+source line. A correct kernel raises none of them.
+"""
+
+from __future__ import annotations
+
+from nkisim import source
+
+
+class NkiValidationError(Exception):
+    """A kernel breaks a rule of the hardware or of the NKI language."""
+
+    def __init__(self, message: str) -> None:
+        where = source.current()
+        super().__init__(f"{message}\n  at {where}" if where else message)
+
+
+class ArgumentError(NkiValidationError, TypeError):
+    """An argument has a type or value that the call does not document."""
+
+
+class ShapeError(NkiValidationError):
+    """Sizes do not fit each other or exceed a limit of the instruction."""
+
+
+class DtypeError(NkiValidationError):
+    """A data type, or a pair of them, that the instruction does not take."""
+
+
+class WrongBufferError(NkiValidationError):
+    """An operand lies in a memory that the instruction cannot reach."""
+
+
+class EngineError(NkiValidationError):
+    """The instruction does not run on the engine asked for."""
+
+
+class PartitionError(NkiValidationError):
+    """A tensor starts on a partition where no access of its height may start."""
+
+
+class TargetError(NkiValidationError):
+    """The instruction or data type does not exist on the target."""
+
+
+class ViewError(NkiValidationError):
+    """A view or access pattern that the storage cannot give."""
+
+
+class OutOfBoundsError(NkiValidationError, IndexError):
+    """An index or address outside the tensor."""
+
+
+class CapacityError(NkiValidationError):
+    """SBUF or PSUM does not hold what is live at once."""
+
+
+class OverlapError(NkiValidationError):
+    """Two tensors live at once were placed at overlapping addresses."""
+
+
+class UninitializedReadError(NkiValidationError):
+    """An element is read that nothing has written."""
+
+
+class AccumulationError(NkiValidationError):
+    """A PSUM accumulation that was never started."""
+
+
+class OutputNotWrittenError(NkiValidationError):
+    """A kernel returns a tensor of which some element was never written."""
+
+
+class DivergenceError(NkiValidationError):
+    """Cores of one launch, or ranks of one group, disagree on what they run."""
+
+
+class DeadlockError(NkiValidationError):
+    """Every core or rank waits for another."""
+
+
+class LaunchError(NkiValidationError, TypeError):
+    """A kernel is started with arguments it cannot take, or a call is made outside a kernel."""
+
+
+class NotSimulatedError(NkiValidationError, NotImplementedError):
+    """A documented call or mode that this simulator does not simulate."""

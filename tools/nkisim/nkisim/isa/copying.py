@@ -1,0 +1,72 @@
+"""Copies and fills by the compute engines."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nkisim import machine, memory
+from nkisim.enums import engine as Engine
+from nkisim.errors import ArgumentError
+from nkisim.isa import rules
+from nkisim.tensor import NkiTensor
+
+
+def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> None:
+    """Copies a tile within the core, casting through fp32 where the types differ; bit by bit where they do not.
+
+    Args:
+        dst, src: tiles in SBUF or PSUM with as many partitions and elements per partition.
+        engine: vector, scalar or gpsimd (which cannot reach PSUM).
+
+    Raises:
+        WrongBufferError, ShapeError, PartitionError, EngineError, UninitializedReadError.
+    """
+    call = "nisa.tensor_copy"
+    core = machine.core(call)
+    try:
+        key = (call, dst.signature, src.signature, engine)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, src=src)
+        raise
+    chosen = rules.choose_engine(call, engine, (Engine.vector, Engine.scalar, Engine.gpsimd))
+    if key not in core.checked:
+        rules.tile(call, "src", src, core.hardware, rules.ON_CHIP)
+        rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
+        rules.writable(call, "dst", dst)
+        rules.same_elements(call, "dst", dst, "src", src)
+        rules.gpsimd_reach(call, chosen, dst=dst, src=src)
+        core.checked.add(key)
+    core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
+    if core.numerics:
+        memory.write(dst, memory.read(call, "src", src))
+
+
+def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: str | None = None) -> None:
+    """Fills a tile with a constant.
+
+    Args:
+        dst: tile in SBUF or PSUM.
+        value: the constant; packed types take 0 only.
+        engine: vector or gpsimd (which cannot reach PSUM).
+
+    Raises:
+        ArgumentError, WrongBufferError, PartitionError, EngineError.
+    """
+    call = "nisa.memset"
+    core = machine.core(call)
+    rules.require_tensors(call, dst=dst)
+    if not isinstance(value, (int, float, np.generic)):
+        raise ArgumentError(f"{call}: value {value!r}; accepted: a number known when the kernel is traced")
+    if dst.dtype.kind == "packed" and value != 0:
+        raise ArgumentError(f"{call}: value {value!r} for {dst.dtype}; accepted: 0")
+    chosen = rules.choose_engine(call, engine, (Engine.vector, Engine.gpsimd))
+    key = (call, dst.signature, chosen)
+    if key not in core.checked:
+        rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
+        rules.writable(call, "dst", dst)
+        rules.gpsimd_reach(call, chosen, dst=dst)
+        core.checked.add(key)
+    core.emit("memset", chosen, (dst.region,), (), name, value)
+    if core.numerics:
+        kind = np.int64 if isinstance(value, (int, np.integer)) and dst.dtype.kind != "float" else np.float32
+        memory.write(dst, np.broadcast_to(np.asarray(value, kind), dst.shape))

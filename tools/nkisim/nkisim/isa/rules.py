@@ -1,0 +1,141 @@
+"""Rules that many instructions share. Each raises an error that names the call, the operand and what is accepted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from math import prod
+from typing import Any
+
+from common.hardware import Hardware
+from nkisim.dtypes import DType
+from nkisim.enums import MemoryRegion, engine
+from nkisim.errors import (
+    ArgumentError,
+    DtypeError,
+    EngineError,
+    PartitionError,
+    ShapeError,
+    TargetError,
+    WrongBufferError,
+)
+from nkisim.tensor import NkiTensor
+
+SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
+ON_CHIP = (SBUF, PSUM)
+HBM = (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
+
+
+def require_tensors(call: str, **operands: Any) -> None:
+    """Every operand is a tensor."""
+    for operand, value in operands.items():
+        if not isinstance(value, NkiTensor):
+            raise ArgumentError(f"{call}: {operand} is {type(value).__name__} {value!r}; accepted: an NkiTensor")
+
+
+def buffer(call: str, operand: str, tensor: NkiTensor, accepted: tuple[MemoryRegion, ...]) -> None:
+    """The operand lies in one of the memories accepted."""
+    if tensor.buffer not in accepted:
+        names = " or ".join(m.value for m in accepted)
+        raise WrongBufferError(f"{call}: {operand} {tensor.name} lies in {tensor.buffer.value}; accepted: {names}")
+
+
+def dtype(call: str, operand: str, tensor: NkiTensor, accepted: Iterable[DType]) -> None:
+    """The operand has one of the types accepted."""
+    names = tuple(accepted)
+    if tensor.dtype not in names:
+        raise DtypeError(f"{call}: {operand} {tensor.name} is {tensor.dtype}; accepted: {', '.join(names)}")
+
+
+def same_dtype(call: str, operand: str, tensor: NkiTensor, other: str, reference: NkiTensor) -> None:
+    """Two operands have the same type."""
+    if tensor.dtype is not reference.dtype:
+        raise DtypeError(f"{call}: {operand} is {tensor.dtype}, {other} is {reference.dtype}; accepted: the same type")
+
+
+def partitions(call: str, operand: str, tensor: NkiTensor, hardware: Hardware) -> None:
+    """An on-chip operand starts on a partition that its height allows.
+
+    More than 64 partitions start at 0; 33 to 64 at 0 or 64; up to 32 at 0, 32, 64 or 96.
+    """
+    height, start = tensor.shape[0], tensor.start_partition
+    if height > hardware.partitions:
+        raise ShapeError(f"{call}: {operand} has {height} partitions; accepted: at most {hardware.partitions}")
+    starts = hardware.start_partitions
+    allowed = starts if height <= 32 else starts[::2] if height <= 64 else starts[:1]
+    if start not in allowed:
+        raise PartitionError(
+            f"{call}: {operand} {tensor.name} has {height} partitions from start partition {start}; "
+            f"accepted: {', '.join(map(str, allowed))}"
+        )
+
+
+def same_partitions(call: str, operand: str, tensor: NkiTensor, other: str, reference: NkiTensor) -> None:
+    """Two operands have as many partitions."""
+    if tensor.shape[0] != reference.shape[0]:
+        raise ShapeError(
+            f"{call}: {operand} has {tensor.shape[0]} partitions, {other} {reference.shape[0]}; accepted: as many"
+        )
+
+
+def same_elements(call: str, operand: str, tensor: NkiTensor, other: str, reference: NkiTensor) -> None:
+    """Two operands have as many partitions, and as many elements in each."""
+    same_partitions(call, operand, tensor, other, reference)
+    if prod(tensor.shape[1:]) != prod(reference.shape[1:]):
+        raise ShapeError(
+            f"{call}: {operand} {list(tensor.shape)} has {prod(tensor.shape[1:])} elements per partition, "
+            f"{other} {list(reference.shape)} has {prod(reference.shape[1:])}; accepted: as many"
+        )
+
+
+def writable(call: str, operand: str, tensor: NkiTensor) -> None:
+    """No element of a result is written twice."""
+    if any(stride == 0 and size > 1 for stride, size in zip(tensor.strides, tensor.shape, strict=True)):
+        raise ShapeError(f"{call}: {operand} {tensor.name} is a broadcast view {list(tensor.shape)}; results cannot be")
+
+
+def tile(call: str, operand: str, tensor: NkiTensor, hardware: Hardware, accepted: tuple[MemoryRegion, ...]) -> None:
+    """An operand of a compute engine: in a memory it reaches, at a partition it may start from."""
+    buffer(call, operand, tensor, accepted)
+    partitions(call, operand, tensor, hardware)
+
+
+def choose_engine(call: str, asked: engine, accepted: tuple[engine, ...]) -> engine:
+    """The engine asked for, or the first accepted one where the choice is left to the compiler."""
+    if asked is engine.unknown:
+        return accepted[0]
+    if asked not in accepted:
+        names = ", ".join(e.name for e in accepted)
+        raise EngineError(f"{call}: engine {getattr(asked, 'name', asked)!r}; accepted: {names} or unknown")
+    return asked
+
+
+def gpsimd_reach(call: str, chosen: engine, **operands: Any) -> None:
+    """GpSimd has no path to PSUM."""
+    if chosen is engine.gpsimd:
+        for operand, value in operands.items():
+            if isinstance(value, NkiTensor) and value.buffer is PSUM:
+                raise WrongBufferError(f"{call}: {operand} {value.name} lies in psum, which engine gpsimd cannot reach")
+
+
+def not_both_in_psum(call: str, first: str, a: NkiTensor, second: str, b: NkiTensor) -> None:
+    """The Vector Engine has one read port to PSUM."""
+    if a.buffer is PSUM and b.buffer is PSUM:
+        raise WrongBufferError(f"{call}: {first} and {second} both lie in psum; accepted: at most one of them")
+
+
+def generation(call: str, hardware: Hardware, supported: bool, needs: str) -> None:
+    """The instruction exists on the target."""
+    if not supported:
+        raise TargetError(f"{call}: target {hardware.name}; accepted: {needs}")
+
+
+def supported_dtype(call: str, operand: str, kind: DType, hardware: Hardware) -> None:
+    """OCP fp8 with its larger range, and the packed types, exist from trn3 on."""
+    if hardware.supports_mx:
+        return
+    if kind == "float8_e4m3fn":
+        raise TargetError(
+            f"{call}: {operand} is float8_e4m3fn on {hardware.name}; accepted there: float8_e4m3 (max 240)"
+        )
+    if kind.kind in ("packed", "scale"):
+        raise TargetError(f"{call}: {operand} is {kind} on {hardware.name}; accepted: trn3")

@@ -1,0 +1,1 @@
+"""The functions of `nki.language`, one module per kind."""

@@ -1,0 +1,140 @@
+"""The cores of a launch and the one that runs now."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from common.hardware import Hardware
+from nkisim import source
+from nkisim.dtypes import DType
+from nkisim.enums import MemoryRegion, engine
+from nkisim.errors import DivergenceError, LaunchError
+from nkisim.numerics.decode import DecodeCache
+from nkisim.options import Options
+from nkisim.record import Record
+from nkisim.storage import Allocation, Region, Storage
+
+_new_record = tuple.__new__
+_checked: dict[str, set[Any]] = {}
+
+
+@dataclass
+class Launch:
+    """One kernel launch: its options and what its cores share.
+
+    Attributes:
+        num_programs: cores that run the kernel (LNC).
+        shared: tensors in shared HBM, in the order in which each core creates them.
+        wait: gives the other cores the turn until a condition holds; see `nkisim.turns`.
+    """
+
+    options: Options
+    hardware: Hardware
+    num_programs: int
+    shared: list[Storage] = field(default_factory=list)
+    wait: Callable[[Callable[[], bool], str], None] | None = None
+
+
+class Core:
+    """One NeuronCore while it runs a kernel.
+
+    Attributes:
+        stream: its records, in program order.
+        decoded: operands kept decoded for the Tensor Engine.
+        allocations: what the kernel created, in order.
+        checked: combinations of call and operand signatures whose rules held, in this process and on this target.
+    """
+
+    def __init__(self, launch: Launch, program_id: int) -> None:
+        self.launch = launch
+        self.program_id = program_id
+        self.hardware = launch.hardware
+        self.numerics = launch.options.numerics
+        self.decoded = DecodeCache(launch.options.decode_cache_bytes)
+        self.stream: list[Record] = []
+        self.allocations: list[Allocation] = []
+        self.checked = _checked.setdefault(launch.hardware.name, set())
+        self._shared_created = 0
+
+    def emit(
+        self,
+        op: str,
+        on: engine,
+        writes: tuple[Region, ...],
+        reads: tuple[Region, ...],
+        name: str | None = None,
+        detail: Any = None,
+    ) -> None:
+        """Records an instruction of the kernel line that is running."""
+        frame = sys._getframe(2)
+        if frame.f_code.co_filename.startswith(source.OWN):
+            frame = source.kernel_frame(frame) or frame
+        self.stream.append(_new_record(Record, (op, on, writes, reads, frame.f_code, frame.f_lasti, name, detail)))
+
+    def create(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType,
+        buffer: MemoryRegion,
+        name: str,
+        address: tuple[int, int] | None,
+        partitions: int,
+        row_bytes: int,
+    ) -> Storage:
+        """Fresh storage; cores that create shared HBM get the same one for the same call."""
+        number = len(self.allocations)
+        allocation = Allocation(
+            number,
+            name or f"{buffer.value}_{number}",
+            buffer,
+            shape,
+            dtype,
+            partitions,
+            row_bytes,
+            address,
+            source.current(),
+        )
+        if buffer is MemoryRegion.shared_hbm:
+            storage = self._shared(allocation)
+        else:
+            storage = Storage.fresh(allocation, numerics=self.numerics)
+        self.allocations.append(storage.allocation)
+        return storage
+
+    def _shared(self, allocation: Allocation) -> Storage:
+        shared, position = self.launch.shared, self._shared_created
+        self._shared_created += 1
+        if position == len(shared):
+            shared.append(Storage.fresh(allocation, numerics=self.numerics))
+        first = shared[position].allocation
+        if (first.shape, first.dtype) != (allocation.shape, allocation.dtype):
+            raise DivergenceError(
+                f"core {self.program_id} creates shared_hbm tensor {position} as {allocation.dtype}"
+                f"{list(allocation.shape)}, another core as {first.dtype}{list(first.shape)}"
+            )
+        return shared[position]
+
+
+current: Core | None = None
+"""The core that has the turn; None outside a launch."""
+
+
+def core(call: str) -> Core:
+    """The core that runs now.
+
+    Raises:
+        LaunchError: no kernel is running.
+    """
+    if current is None:
+        raise LaunchError(f"{call} is called outside a kernel; run the kernel with nki.simulate(kernel)(...)")
+    return current
+
+
+def take_turn(running: Core | None) -> Core | None:
+    """Makes `running` the current core and returns the one before it."""
+    global current
+    before, current = current, running
+    return before

@@ -1,0 +1,22 @@
+"""Matrix products with fp32 accumulation."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+
+def accumulate(target: np.ndarray, stationary: np.ndarray, moving: np.ndarray, *, onto: bool) -> None:
+    """`target = stationary.T @ moving`, or `target +=` that.
+
+    Args:
+        target: fp32 [M, N], written in place.
+        stationary: fp32 [K, M]; moving: fp32 [K, N].
+        onto: add to what is there.
+    """
+    result = torch.from_numpy(target)
+    left, right = torch.from_numpy(stationary).t(), torch.from_numpy(moving)
+    if onto:
+        torch.addmm(result, left, right, out=result)
+    else:
+        torch.mm(left, right, out=result)

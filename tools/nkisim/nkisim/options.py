@@ -1,0 +1,39 @@
+"""What a simulation does, in one record."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+TARGETS = {"trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
+DEFAULT_TARGET = "trn3"
+_TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+_PRECISE_VARIABLE = "NKI_PRECISE_FP"
+
+
+def target_of_environment() -> str:
+    """The target that NEURON_PLATFORM_TARGET_OVERRIDE names; trn3 where it is unset, as the SDK has it."""
+    return os.environ.get(_TARGET_VARIABLE) or DEFAULT_TARGET
+
+
+@dataclass(frozen=True)
+class Options:
+    """Options of one launch.
+
+    Attributes:
+        target: "trn2" or "trn3" ("gen3" and "gen4" name the same). Default: NEURON_PLATFORM_TARGET_OVERRIDE, else trn3.
+        numerics: compute values. Default True; without, a run records the same instructions and holds no data, and
+            arguments may be torch tensors on the `meta` device.
+        decode_cache_bytes: bound on the operands kept decoded for the Tensor Engine. Default 512 MiB.
+    """
+
+    target: str = field(default_factory=target_of_environment)
+    numerics: bool = True
+    decode_cache_bytes: int = 512 << 20
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(f"target {self.target!r}; accepted: {', '.join(TARGETS)}")
+        object.__setattr__(self, "target", TARGETS[self.target])
+        if self.decode_cache_bytes < 0:
+            raise ValueError(f"decode_cache_bytes {self.decode_cache_bytes}; accepted: 0 and up")

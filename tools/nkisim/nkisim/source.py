@@ -1,0 +1,45 @@
+"""Where in the kernel a call was made: the innermost frame outside the simulator and the `nki` package."""
+
+from __future__ import annotations
+
+import linecache
+import sys
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import NamedTuple
+
+_PACKAGES = str(Path(__file__).resolve().parents[1])
+OWN = (_PACKAGES + "/nkisim/", _PACKAGES + "/nki/")
+"""Where the simulator's own files lie."""
+
+
+class Site(NamedTuple):
+    """A place in a kernel: its code and the offset of the instruction; the line is looked up when asked for."""
+
+    code: CodeType
+    instruction: int
+
+    @property
+    def line(self) -> int:
+        """The line number, or the function's first where the byte code names none."""
+        positions = list(self.code.co_positions())
+        line = positions[self.instruction // 2][0] if self.instruction >= 0 else None
+        return line or self.code.co_firstlineno
+
+    def __str__(self) -> str:
+        name, line = self.code.co_filename, self.line
+        text = linecache.getline(name, line).strip()
+        return f"{name}:{line} in {self.code.co_name}" + (f": {text}" if text else "")
+
+
+def kernel_frame(frame: FrameType | None) -> FrameType | None:
+    """The first frame from `frame` outwards that is not the simulator's own."""
+    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+        frame = frame.f_back
+    return frame
+
+
+def current() -> Site | None:
+    """The kernel's line that is running now, if a kernel runs."""
+    frame = kernel_frame(sys._getframe(1))
+    return Site(frame.f_code, frame.f_lasti) if frame else None

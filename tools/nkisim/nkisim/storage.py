@@ -1,0 +1,191 @@
+"""Memory behind tensors: what was allocated, its bytes, and which of them have been written.
+
+On-chip memory is kept as one row of bytes per partition, HBM as one flat run of bytes; a tensor view addresses
+either as a flat array of elements. In a timing-only run nothing holds bytes.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nkisim.dtypes import DType
+from nkisim.enums import MemoryRegion
+from nkisim.source import Site
+
+POISON = 0xFF
+"""Fills fresh memory: NaN in every floating-point type, -1 in signed integers."""
+
+
+class Allocation(NamedTuple):
+    """What a tensor occupies; outlives the bytes, so that records can name it.
+
+    Attributes:
+        number: order of creation on its core.
+        name: the kernel's name for it, or one made from its number.
+        shape, dtype: as created.
+        partitions: partitions occupied; 1 for HBM.
+        row_bytes: bytes in each partition; for HBM the whole tensor.
+        address: (partition, byte in the partition) where the kernel fixed it, otherwise None.
+        site: where in the kernel it was created.
+    """
+
+    number: int
+    name: str
+    buffer: MemoryRegion
+    shape: tuple[int, ...]
+    dtype: DType
+    partitions: int
+    row_bytes: int
+    address: tuple[int, int] | None
+    site: Site | None
+
+
+class Region(NamedTuple):
+    """One operand of a record: elements `offset + sum(index * stride)` of an allocation, counted in `dtype`."""
+
+    allocation: Allocation
+    dtype: DType
+    offset: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def elements(self) -> int:
+        """Number of elements accessed."""
+        return prod(self.shape)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes accessed."""
+        return prod(self.shape) * self.dtype.itemsize
+
+
+class Storage:
+    """The bytes of one allocation.
+
+    Attributes:
+        allocation: what they are the bytes of.
+        raw: flat uint8 array, or None in a timing-only run.
+        unwritten: None once every element has been written; until then a flag per granule, set when it was not.
+        decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype); dropped when overwritten.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_granule",
+        "_missing",
+        "_private",
+        "allocation",
+        "decoded",
+        "raw",
+        "unwritten",
+    )
+
+    def __init__(self, allocation: Allocation, raw: np.ndarray | None, *, written: bool) -> None:
+        self.allocation = allocation
+        self.raw = raw
+        self.decoded: dict[Any, Any] = {}
+        self.unwritten: np.ndarray | None = None
+        self._private = not written
+        self._granule = allocation.dtype.itemsize
+        self._missing = 0
+        if raw is not None and not written:
+            self._missing = raw.size // self._granule
+            self.unwritten = np.ones(self._missing, np.bool_)
+
+    @classmethod
+    def fresh(cls, allocation: Allocation, *, numerics: bool) -> Storage:
+        """Poisoned memory that nothing has written."""
+        raw = None
+        if numerics:
+            raw = np.empty(allocation.partitions * allocation.row_bytes, np.uint8)
+            raw.fill(POISON)
+        return cls(allocation, raw, written=False)
+
+    def array(self, dtype: DType, offset: int, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
+        """The elements of a view, sharing memory."""
+        size = dtype.itemsize
+        return np.ndarray(shape, dtype.storage, self.raw, offset * size, [s * size for s in strides])
+
+    def first_unwritten(self, region: Region) -> tuple[int, ...] | None:
+        """Index, within the region, of an element that nothing has written; None when there is none."""
+        flags = self._flags(region)
+        if flags is None or not flags.any():
+            return None
+        position = np.argwhere(flags)[0]
+        return tuple(int(i) for i in position[: len(region.shape)])
+
+    def own(self) -> None:
+        """Before the first write to a caller's array: work on a copy, so that a failed run leaves it untouched."""
+        if not self._private and self.raw is not None:
+            self.raw = self.raw.copy()
+            self._private = True
+
+    @property
+    def is_private(self) -> bool:
+        """Whether the bytes are the simulator's own rather than a caller's."""
+        return self._private
+
+    def mark_written(self, region: Region) -> None:
+        """Notes that every element of the region now holds a value."""
+        flags = self._flags(region)
+        if flags is None:
+            return
+        self._missing -= int(np.count_nonzero(flags))
+        flags[...] = False
+        if self._missing == 0:
+            self.unwritten = None
+
+    def mark_written_where(self, region: Region, chosen: np.ndarray) -> None:
+        """Like `mark_written`, for the elements where `chosen` (of the region's shape) is true."""
+        flags = self._flags(region)
+        if flags is None:
+            return
+        if flags.ndim > chosen.ndim:
+            chosen = np.broadcast_to(chosen[..., None], flags.shape)
+        self._missing -= int(np.count_nonzero(flags & chosen))
+        flags[chosen] = False
+        if self._missing == 0:
+            self.unwritten = None
+
+    def drop_decoded(self, region: Region) -> None:
+        """Forgets decoded views that overlap a region about to be written."""
+        low, high = _byte_span(region)
+        for key in [k for k in self.decoded if _overlaps(k, low, high)]:
+            self.decoded.pop(key).forget()
+
+    def __del__(self) -> None:
+        for kept in self.decoded.values():
+            kept.forget()
+
+    def _flags(self, region: Region) -> np.ndarray | None:
+        """A view of the flags of the region's elements (a last axis more where an element has several granules)."""
+        if self.unwritten is None:
+            return None
+        size = region.dtype.itemsize
+        if size % self._granule:
+            self.unwritten = np.repeat(self.unwritten, self._granule)
+            self._missing *= self._granule
+            self._granule = 1
+        ratio = size // self._granule
+        shape, strides = region.shape, [s * ratio for s in region.strides]
+        if ratio > 1:
+            shape, strides = (*shape, ratio), [*strides, 1]
+        return np.ndarray(shape, np.bool_, self.unwritten, region.offset * ratio, strides)
+
+
+def _byte_span(region: Region) -> tuple[int, int]:
+    size = region.dtype.itemsize
+    last = region.offset + sum((n - 1) * s for n, s in zip(region.shape, region.strides, strict=True))
+    return region.offset * size, (last + 1) * size
+
+
+def _overlaps(key: tuple[int, tuple[int, ...], tuple[int, ...], DType], low: int, high: int) -> bool:
+    offset, shape, strides, dtype = key
+    size = dtype.itemsize
+    start = offset * size
+    stop = start + (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size
+    return start < high and low < stop

@@ -1,0 +1,292 @@
+"""`NkiTensor`: a storage and a strided view of it."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nkisim import views
+from nkisim.dtypes import DType, as_dtype
+from nkisim.enums import MemoryRegion
+from nkisim.errors import DtypeError, NotSimulatedError, OutOfBoundsError, ShapeError, ViewError
+from nkisim.objects import NKIObject
+from nkisim.storage import Region, Storage
+from nkisim.views import View
+
+SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
+
+
+class Signature(NamedTuple):
+    """Everything about an operand that the rules of an instruction look at, save its values."""
+
+    buffer: MemoryRegion
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    start_partition: int
+
+
+_interned: dict[Signature, int] = {}
+"""A number per signature, so that an instruction checks each combination of operands once per process."""
+
+
+class NkiTensor(NKIObject):
+    """A tensor in SBUF, PSUM or HBM.
+
+    Views share the storage; none copies. On-chip tensors keep their partition dimension at position 0.
+
+    Attributes:
+        shape, strides, offset: the view; element (i0, i1, ...) lies at `offset + sum(i_k * strides[k])`.
+        dtype, buffer: as created, or as `view(dtype)` made it.
+        region: the view as records name it.
+        signature: a number that equal operands (same memory, type, layout and start partition) share.
+    """
+
+    __slots__ = ("buffer", "dtype", "offset", "region", "shape", "signature", "storage", "strides")
+
+    _keeps_init = True
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    offset: int
+    dtype: DType
+    buffer: MemoryRegion
+    storage: Storage
+    region: Region
+    signature: int
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        dtype: DType | str,
+        storage: Any,
+        buffer: MemoryRegion | str = SBUF,
+        name: str = "",
+    ) -> None:
+        """Binds a storage to a dense view of `shape`; most code wants `nl.ndarray`."""
+        self.shape = tuple(shape)
+        self.strides = views.row_major(self.shape)
+        self.offset = 0
+        self.dtype = as_dtype(dtype)
+        self.buffer = MemoryRegion(buffer)
+        self.storage = storage
+
+    @property
+    def name(self) -> str:
+        """The name given at creation, or one made up for it."""
+        return self.storage.allocation.name
+
+    @property
+    def ndim(self) -> int:
+        """Number of dimensions."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return prod(self.shape)
+
+    @property
+    def address(self) -> tuple[int, int] | None:
+        """(partition, byte) of the whole allocation where the kernel fixed it, otherwise None."""
+        return self.storage.allocation.address
+
+    @property
+    def on_chip(self) -> bool:
+        """Whether it lies in SBUF or PSUM."""
+        return self.buffer is SBUF or self.buffer is PSUM
+
+    @property
+    def start_partition(self) -> int:
+        """Partition of its first row; 0 for HBM."""
+        if not self.on_chip:
+            return 0
+        allocation = self.storage.allocation
+        first = allocation.address[0] if allocation.address else 0
+        return first + self.offset * self.dtype.itemsize // allocation.row_bytes
+
+    def __getattr__(self, name: str) -> Any:
+        """Works out `region` and `signature` when first asked for; afterwards they are plain attributes."""
+        if name == "region":
+            self.region = Region(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
+            return self.region
+        if name == "signature":
+            key = Signature(self.buffer, self.dtype, self.shape, self.strides, self.start_partition)
+            self.signature = _interned.setdefault(key, len(_interned))
+            return self.signature
+        raise AttributeError(f"NkiTensor has no attribute {name!r}")
+
+    def array(self) -> np.ndarray:
+        """Its elements as a numpy array that shares memory with the storage."""
+        return self.storage.array(self.dtype, self.offset, self.shape, self.strides)
+
+    def is_contiguous(self) -> bool:
+        """Whether the free dimensions (all of them for HBM) lie densely in row-major order."""
+        first = 1 if self.on_chip else 0
+        return views.is_contiguous(self.shape[first:], self.strides[first:])
+
+    def get_pattern(self) -> list[list[int]]:
+        """The view as `[[stride, count], ...]`, in the form that `ap` takes."""
+        return [[stride, size] for stride, size in zip(self.strides, self.shape, strict=True)]
+
+    def is_indirect(self) -> bool:
+        """Whether the view's address is known only at run time."""
+        return False
+
+    def __getitem__(self, key: Any) -> NkiTensor:
+        """A view by integers, slices, `nl.ds` and an ellipsis, which all must lie within the tensor.
+
+        Raises:
+            OutOfBoundsError: an index or slice outside its dimension, or an empty slice.
+            ViewError: too many indices, or a step below 1.
+        """
+        if type(key) is not tuple:
+            key = (key,)
+        return self._viewed(views.index(View(self.shape, self.strides, self.offset), key, self.on_chip))
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        raise ViewError(
+            f"{self.name}[...] = value is no NKI instruction; accepted: nisa.tensor_copy, nisa.dma_copy or nl.store"
+        )
+
+    def permute(self, dims: tuple[int, ...]) -> NkiTensor:
+        """Dimensions in another order; on-chip the partition dimension stays first."""
+        return self._viewed(views.permute(self._view(), tuple(dims), self.on_chip))
+
+    def broadcast(self, dim: int, size: int) -> NkiTensor:
+        """Dimension `dim`, of size 1, repeated `size` times with stride 0; never the partition dimension."""
+        return self._viewed(views.broadcast(self._view(), dim, size, self.on_chip))
+
+    def expand_dim(self, dim: int) -> NkiTensor:
+        """A dimension of size 1 more, at position `dim`."""
+        return self._viewed(views.expand(self._view(), dim, self.on_chip))
+
+    def squeeze_dim(self, dim: int) -> NkiTensor:
+        """Without dimension `dim`, which has size 1."""
+        return self._viewed(views.squeeze(self._view(), dim, self.on_chip))
+
+    def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
+        """Dimension `dim` split into `shape`, of which one size may be -1."""
+        return self._viewed(views.split(self._view(), dim, tuple(shape), self.on_chip))
+
+    def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
+        """Dimensions `start_dim` to `end_dim`, both included, merged into one."""
+        return self._viewed(views.flatten(self._view(), start_dim, end_dim, self.on_chip))
+
+    def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
+        """The same elements under another shape, where that needs no copy; the partition dimension stays."""
+        return self._viewed(views.reshape(self._view(), tuple(shape), self.on_chip))
+
+    def rearrange(
+        self,
+        src_pattern: tuple[Any, ...],
+        dst_pattern: tuple[Any, ...],
+        fixed_sizes: dict[str, int] | None = None,
+    ) -> NkiTensor:
+        """Splits, reorders and merges dimensions by name, einops-style."""
+        return self._viewed(views.rearrange(self._view(), src_pattern, dst_pattern, fixed_sizes or {}, self.on_chip))
+
+    def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
+        """`start:end:step` of dimension `dim`."""
+        dim = views.check_dim(dim, self.ndim, "slice")
+        return self[(*[slice(None)] * dim, slice(start, end, step))]
+
+    def select(self, dim: int, index: Any) -> NkiTensor:
+        """Element `index` of dimension `dim`, which is dropped."""
+        if isinstance(index, NkiTensor):
+            raise NotSimulatedError("NkiTensor.select with a tensor index is not simulated yet")
+        dim = views.check_dim(dim, self.ndim, "select")
+        return self[(*[slice(None)] * dim, index)]
+
+    def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
+        """Rows chosen at run time, one per partition."""
+        raise NotSimulatedError("NkiTensor.vector_select is not simulated yet")
+
+    def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
+        """Columns chosen at run time (trn3)."""
+        raise NotSimulatedError("NkiTensor.indirect is not simulated yet")
+
+    def ap(
+        self,
+        pattern: list[list[int]],
+        offset: int | None = None,
+        scalar_offset: Any = None,
+        vector_offset: NkiTensor | None = None,
+        indirect_dim: int = 0,
+        dtype: DType | None = None,
+    ) -> NkiTensor:
+        """A view given as `[[stride, count], ...]` over the whole storage, whatever this view shows of it.
+
+        Args:
+            pattern: on-chip, the first stride is the number of elements in a partition.
+            offset: first element, counted in `dtype`; None keeps this view's.
+            dtype: the bits read as this type.
+
+        Raises:
+            ViewError: the pattern skips partitions; OutOfBoundsError: it leaves the storage.
+        """
+        if scalar_offset is not None or vector_offset is not None:
+            raise NotSimulatedError("NkiTensor.ap with scalar_offset or vector_offset is not simulated yet")
+        new = as_dtype(dtype) if dtype is not None else self.dtype
+        strides, shape = tuple(int(s) for s, _ in pattern), tuple(int(n) for _, n in pattern)
+        start = self.offset * self.dtype.itemsize // new.itemsize if offset is None else int(offset)
+        if any(n < 1 for n in shape) or any(s < 0 for s in strides) or start < 0:
+            raise ViewError(
+                f"ap: pattern {pattern}, offset {start}; accepted: counts from 1, strides and offset from 0"
+            )
+        allocation = self.storage.allocation
+        row = allocation.row_bytes // new.itemsize
+        if self.on_chip and shape[0] > 1 and strides[0] != row:
+            raise ViewError(f"ap: partition stride {strides[0]} of {self.name}; accepted: {row}, the row's elements")
+        last = start + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+        if last >= allocation.partitions * row:
+            raise OutOfBoundsError(
+                f"ap: pattern {pattern} at offset {start} reaches element {last} of {self.name}; "
+                f"accepted: below {allocation.partitions * row}"
+            )
+        if self.on_chip and start % row + sum((n - 1) * s for n, s in zip(shape[1:], strides[1:], strict=True)) >= row:
+            raise OutOfBoundsError(f"ap: pattern {pattern} at offset {start} runs past a partition of {row} elements")
+        return self._viewed(View(shape, strides, start), new)
+
+    def view(self, dtype: DType) -> NkiTensor:
+        """The same bits read as another type; the last dimension, which must be dense, scales with the width."""
+        new = as_dtype(dtype)
+        old_size, new_size = self.dtype.itemsize, new.itemsize
+        if old_size == new_size:
+            return self._viewed(View(self.shape, self.strides, self.offset), new)
+        if self.shape[-1] > 1 and self.strides[-1] != 1:
+            raise ViewError(f"view: last dimension of {self.name} has stride {self.strides[-1]}; accepted: 1")
+        row = self.shape[-1] * old_size
+        scaled = [s * old_size for s in (*self.strides[:-1], self.offset)]
+        if row % new_size or any(s % new_size for s in scaled):
+            raise ShapeError(
+                f"view: {self.shape} of {self.dtype} at offset {self.offset} does not divide into {new_size}-byte {new}"
+            )
+        *strides, offset = (s // new_size for s in scaled)
+        return self._viewed(View((*self.shape[:-1], row // new_size), (*strides, 1), offset), new)
+
+    reinterpret_cast = view
+
+    def _view(self) -> View:
+        return View(self.shape, self.strides, self.offset)
+
+    def _viewed(self, view: View, dtype: DType | None = None) -> NkiTensor:
+        new: NkiTensor = object.__new__(NkiTensor)
+        new.shape, new.strides, new.offset = view
+        new.dtype = self.dtype if dtype is None else dtype
+        new.buffer = self.buffer
+        new.storage = self.storage
+        return new
+
+    def __bool__(self) -> bool:
+        raise DtypeError(f"the value of {self.name} is not known when the kernel is traced; it cannot steer Python")
+
+    def __repr__(self) -> str:
+        allocation = self.storage.allocation
+        place = f" at {allocation.address}" if allocation.address else ""
+        text = f"<{self.name}: {self.dtype}{list(self.shape)} in {self.buffer!r}{place}>"
+        if self.storage.raw is None:
+            return text
+        return f"{text}\n{np.array2string(self.array(), threshold=64)}"
