@@ -11,14 +11,13 @@ from ruff import find_ruff_bin
 CONFIG = "pyproject.toml"
 BAZEL_FILES = os.environ["LINT_BAZEL_FILES"].split()
 PYTHON_FILES = os.environ["LINT_PYTHON_FILES"].split()
-ADVICE = "to format: bazel run //tools/python:format"
 
 
 def check(*command: str) -> None:
     """Runs a linter; its output is the failure."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     if done.returncode:
-        pytest.fail(f"{done.stdout}{ADVICE}", pytrace=False)
+        pytest.fail(f"{done.stdout}(bazel run //tools/python:format mends layout)", pytrace=False)
 
 
 if PYTHON_FILES:

@@ -6,23 +6,22 @@ _MIGRATION_TAG = "__JAVA_RULES_MIGRATION_DO_NOT_USE_WILL_BREAK__"
 def _tagged(attributes):
     return dict(attributes, tags = (attributes.get("tags") or []) + [_MIGRATION_TAG])
 
-def java_library(**attributes):
-    native.java_library(**_tagged(attributes))
-
+# buildifier: disable=native-java-binary
 def java_binary(**attributes):
     native.java_binary(**_tagged(attributes))
 
+# buildifier: disable=native-java-import
 def java_import(**attributes):
     native.java_import(**_tagged(attributes))
 
-def java_test(**attributes):
-    native.java_test(**_tagged(attributes))
+# buildifier: disable=native-java-library
+def java_library(**attributes):
+    native.java_library(**_tagged(attributes))
 
-def java_toolchain(**attributes):
-    native.java_toolchain(**_tagged(attributes))
-
+# buildifier: disable=native-java-runtime
 def java_runtime(**attributes):
     native.java_runtime(**_tagged(attributes))
 
-def java_package_configuration(**attributes):
-    native.java_package_configuration(**_tagged(attributes))
+# buildifier: disable=native-java-toolchain
+def java_toolchain(**attributes):
+    native.java_toolchain(**_tagged(attributes))

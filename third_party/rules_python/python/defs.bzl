@@ -10,14 +10,18 @@ py_runtime_pair = _py_runtime_pair
 def _tagged(attributes):
     return dict(attributes, tags = (attributes.get("tags") or []) + [_MIGRATION_TAG])
 
+# buildifier: disable=native-py
 def py_library(**attributes):
     native.py_library(**_tagged(attributes))
 
+# buildifier: disable=native-py
 def py_binary(**attributes):
     native.py_binary(**_tagged(attributes))
 
+# buildifier: disable=native-py
 def py_test(**attributes):
     native.py_test(**_tagged(attributes))
 
+# buildifier: disable=native-py
 def py_runtime(**attributes):
     native.py_runtime(**_tagged(attributes))

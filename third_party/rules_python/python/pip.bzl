@@ -82,8 +82,8 @@ def pip_parse(name, requirements_lock, python_interpreter_target):
 
 def _whl_library_impl(rctx):
     python = rctx.path(rctx.attr.python_interpreter_target)
-    install = rctx.path(Label("@trainium_kernels//third_party:install_package.py"))
-    rctx.path(Label("@trainium_kernels//third_party:locked_packages.py"))  # imported by the former
+    install = rctx.path(Label("@trainium_kernels//third_party/pip:install_package.py"))
+    rctx.path(Label("@trainium_kernels//third_party/pip:locked_packages.py"))  # imported by the former
     result = rctx.execute(
         [python, "-s", install, rctx.attr.hub, rctx.attr.requirement] + rctx.attr.locked_names,
         environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ""},

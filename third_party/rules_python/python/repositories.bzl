@@ -75,7 +75,7 @@ def _python_repository_impl(rctx):
     _make_venv(rctx, executable, "venv", "--without-pip")
     _make_venv(rctx, executable, "installer")
     site_packages = "venv/lib/python%s/site-packages" % version
-    rctx.symlink(Label("@rules_python//python:stamped_path.py"), site_packages + "/_stamped_path.py")
+    rctx.symlink(Label("@trainium_kernels//third_party/pip:stamped_path.py"), site_packages + "/_stamped_path.py")
     rctx.file(site_packages + "/_stamped_path.pth", "import _stamped_path\n")
 
     rctx.file("python3", _LAUNCHER, executable = True)

@@ -11,13 +11,12 @@ import compileall
 import hashlib
 import json
 import py_compile
-import subprocess
 import sys
 import sysconfig
 from importlib.metadata import Distribution, distributions
 from pathlib import Path
 
-from locked_packages import needed_by, parse
+from locked_packages import PipError, install, needed_by, parse
 
 STAMP = ".pip_stamp.json"  # stamped_path.py looks for it
 
@@ -34,19 +33,10 @@ py_library(
 """
 
 
-def install(requirement: str, site: Path) -> Distribution:
-    """Installs one hashed requirement under `site`; exits with pip's own words where that fails."""
-    Path("requirement.txt").write_text(requirement + "\n")
-    command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes"]
-    command += ["--only-binary", ":all:", "--no-compile", "--target", str(site), "-r", "requirement.txt"]
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    if done.returncode:
-        sys.exit(f"pip could not install {parse(requirement)}:\n{done.stdout}")
-    # Hash-based, so that a bytecode file is valid wherever and whenever it was compiled.
+def compile_all(site: Path) -> None:
+    """Compiles to hash-based bytecode, which is valid wherever and whenever it was compiled."""
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
     compileall.compile_dir(site, quiet=2, stripdir=str(site), invalidation_mode=unchecked)
-    (distribution,) = distributions(path=[str(site)])
-    return distribution
 
 
 def stamp(distribution: Distribution, requirement: str) -> dict[str, str]:
@@ -66,7 +56,12 @@ def main() -> None:
     """Installs the package that the command line names."""
     hub, requirement, *locked_names = sys.argv[1:]
     site = Path("site")
-    distribution = install(requirement, site)
+    try:
+        install([requirement], "--no-compile", "--target", str(site))
+    except PipError as error:
+        sys.exit(f"pip could not install {parse(requirement)}:\n{error}")
+    compile_all(site)
+    (distribution,) = distributions(path=[str(site)])
     (site / STAMP).write_text(json.dumps(stamp(distribution, requirement), indent=1) + "\n")
     needed = {name.replace("-", "_") for name in needed_by(distribution, parse(requirement).extras)}
     deps = [f"@{hub}_{name}//:pkg" for name in sorted(needed & set(locked_names))]

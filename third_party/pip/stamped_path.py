@@ -14,7 +14,8 @@ STAMP = ".pip_stamp.json"
 
 def resolve(path: list[str]) -> list[str]:
     """Returns `path` with installed folders for stamped ones, those that come ahead of others first."""
-    ahead, others = [], []
+    ahead: list[str] = []
+    others: list[str] = []
     for entry in path:
         stamp = os.path.join(entry, STAMP)
         if not os.path.exists(stamp):
