@@ -209,9 +209,7 @@ class SbufLedger(_Ledger):
     def __init__(self, hardware: Hardware) -> None:
         super().__init__(f"SBUF of {hardware.name}", hardware.sbuf_usable_bytes_per_partition)
 
-    def allocate(
-        self, name: str, bytes_per_partition: int, alignment_bytes: int = SBUF_ALIGNMENT_BYTES
-    ) -> Allocation:
+    def allocate(self, name: str, bytes_per_partition: int, alignment_bytes: int = SBUF_ALIGNMENT_BYTES) -> Allocation:
         """Take the next free `bytes_per_partition` at a multiple of `alignment_bytes` (a power of two).
 
         Raises:

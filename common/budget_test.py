@@ -124,8 +124,7 @@ def test_explicit_addresses_are_checked_against_the_capacity():
     with pytest.raises(BudgetError) as refusal:
         ledger.check("x", 400_000, 4_000)
     assert str(refusal.value) == (
-        "SBUF of trn3: 'x' at address 400,000 with 4,000 B per partition ends at 404,000, "
-        "beyond the 245,752 B usable"
+        "SBUF of trn3: 'x' at address 400,000 with 4,000 B per partition ends at 404,000, beyond the 245,752 B usable"
     )
     with pytest.raises(BudgetError):
         ledger.check("x", 241_753, 4_000)

@@ -80,7 +80,5 @@ def test_records_are_frozen_and_hashable():
 
 
 def test_planning_needs_no_torch():
-    program = (
-        "import sys; from common import budget, hardware, schedule, tiling; assert 'torch' not in sys.modules"
-    )
+    program = "import sys; from common import budget, hardware, schedule, tiling; assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True, env={"PYTHONPATH": ":".join(sys.path)})

@@ -184,8 +184,7 @@ def upstream_pinned(demand: Demand) -> Schedule:
     banks = demand.hardware.psum_banks
     if demand.num_i_banks > banks:
         raise ValueError(
-            f"num_i_banks must be at most {banks}, got {demand.num_i_banks}: "
-            "cut the width with upstream_sub_calls"
+            f"num_i_banks must be at most {banks}, got {demand.num_i_banks}: cut the width with upstream_sub_calls"
         )
     degrees = range(min(banks // demand.num_i_banks, _degree_limit(demand)), 0, -1)
     for degree in degrees:
@@ -318,9 +317,7 @@ def _why_degree(demand: Demand, degrees: Sequence[int], degree: int, resident_h_
     return f"degree {degree}: bound by SBUF, {degree + 1} needs {needed:,} of {usable:,} B"
 
 
-def _why_resident(
-    demand: Demand, degrees: Sequence[int], degree: int, resident_h_tiles: int, *, forced: bool
-) -> str:
+def _why_resident(demand: Demand, degrees: Sequence[int], degree: int, resident_h_tiles: int, *, forced: bool) -> str:
     kept = f"{resident_h_tiles} of {demand.num_h_tiles} H-tiles resident"
     if forced:
         return f"{kept}: given"

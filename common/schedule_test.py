@@ -175,12 +175,8 @@ def test_less_sbuf_never_gives_a_better_schedule(demand, extra):
     given_rank = rank(demand)
     assert rank(dataclasses.replace(demand, fixed_bytes=demand.fixed_bytes + extra)) <= given_rank
     assert rank(dataclasses.replace(demand, bytes_per_s_tile=demand.bytes_per_s_tile + extra)) <= given_rank
-    assert (
-        rank(dataclasses.replace(demand, chunk_weight_buffers=demand.chunk_weight_buffers + 1)) <= given_rank
-    )
-    assert rank(dataclasses.replace(demand, hardware=TRN2)) <= rank(
-        dataclasses.replace(demand, hardware=TRN3)
-    )
+    assert rank(dataclasses.replace(demand, chunk_weight_buffers=demand.chunk_weight_buffers + 1)) <= given_rank
+    assert rank(dataclasses.replace(demand, hardware=TRN2)) <= rank(dataclasses.replace(demand, hardware=TRN3))
 
 
 @settings(max_examples=1_000, derandomize=True, deadline=None, database=None)
@@ -196,9 +192,7 @@ def test_forced_values_are_kept_or_refused(demand, degree, resident):
         assert_keeps_the_limits(schedule)
         assert weight_tile_loads(schedule) == brute_force_tile_loads(schedule)
         by_residency = force(demand, resident_h_tiles=resident)
-        degrees = [
-            d for d in range(1, min(demand.num_s_tiles, 8) + 1) if brute_force_fits(demand, d, resident)
-        ]
+        degrees = [d for d in range(1, min(demand.num_s_tiles, 8) + 1) if brute_force_fits(demand, d, resident)]
         assert by_residency.degree == max(degrees)
     else:
         with pytest.raises(BudgetError, match=f"degree {degree} with {resident} resident H-tiles needs"):
@@ -236,11 +230,7 @@ def test_upstream_baselines(demand):
             upstream_pinned(demand)
 
     choice = brute_force_choice(demand)
-    streaming = (
-        [degree for degree in range(1, choice[0] + 1) if brute_force_fits(demand, degree, 0)]
-        if choice
-        else []
-    )
+    streaming = [degree for degree in range(1, choice[0] + 1) if brute_force_fits(demand, degree, 0)] if choice else []
     if streaming:
         schedule = upstream_chunked(demand)
         assert (schedule.degree, schedule.prefetch) == (max(streaming), "chunked")
@@ -293,6 +283,14 @@ def test_back_off_by_hand():
     )
 
 
+def test_the_last_byte_can_be_used():
+    """23,040 + 153,600 + 8 x 8,639 = 245,752."""
+    exact = wan(bytes_per_s_tile=8_639)
+    assert choose(exact).sbuf_used_bytes == 245_752
+    assert (choose(exact).degree, choose(exact).prefetch) == (8, "full")
+    assert choose(dataclasses.replace(exact, fixed_bytes=23_041)).degree == 7
+
+
 def test_graduated_by_hand():
     """27 H-tiles of 15,360 B never fit; at degree 8 each I-group, and so each chunk buffer, is one bank."""
     schedule = choose(wan(fixed_bytes=23_040 + 98_304, num_h_tiles=27))
@@ -323,9 +321,7 @@ def test_forced_values_say_so():
     assert force(wan(), degree=3).why == ("degree 3: given", "10 of 10 H-tiles resident: all fit")
 
 
-@pytest.mark.parametrize(
-    ("width", "degree"), [(512, 8), (1024, 4), (2048, 2), (3072, 1), (3584, 1), (4096, 1)]
-)
+@pytest.mark.parametrize(("width", "degree"), [(512, 8), (1024, 4), (2048, 2), (3072, 1), (3584, 1), (4096, 1)])
 def test_upstream_degree_is_pinned_by_the_width(width, degree):
     """The seed: any output width >= 3,584 pins the degree to 1."""
     banks = width // 512
