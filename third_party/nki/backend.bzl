@@ -12,13 +12,3 @@ backend_flag = rule(
     build_setting = config.string(flag = True),
     doc = "A string flag that refuses what is not a backend.",
 )
-
-def _missing_neuron_environment_impl(ctx):
-    fail(ctx.attr.reason)
-
-missing_neuron_environment = rule(
-    implementation = _missing_neuron_environment_impl,
-    attrs = {"reason": attr.string(mandatory = True)},
-    provides = [PyInfo],
-    doc = "Stands where the vendor's packages would: building it says why they are not there.",
-)

@@ -11,13 +11,18 @@ py_library(
 )
 """
 
+# Fails when it is built with the device backend, so that all else and queries go on. Of Bazel's ways
+# to fail, this one has no traceback.
 _MISSING = """
-load("@trainium_kernels//third_party/nki:backend.bzl", "missing_neuron_environment")
+load("@rules_python//python:defs.bzl", "py_library")
 
-missing_neuron_environment(
+py_library(
     name = "nki",
-    reason = {reason},
     visibility = ["@trainium_kernels//third_party/nki:__pkg__"],
+    deps = select(
+        {{"@trainium_kernels//third_party/nki:simulator": []}},
+        no_match_error = {reason},
+    ),
 )
 """
 
@@ -26,7 +31,6 @@ def _neuron_environment_repository_impl(rctx):
     script = rctx.path(Label("@trainium_kernels//third_party/nki:find_neuron_environment.py"))
     result = rctx.execute([python, "-I", script, "site"])
     if result.return_code:
-        # A target that fails when it is built, so that simulator builds and queries go on.
         rctx.file("BUILD.bazel", _MISSING.format(reason = repr(result.stderr.strip())))
     else:
         rctx.file("BUILD.bazel", _FOUND)
