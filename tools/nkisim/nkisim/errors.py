@@ -81,6 +81,14 @@ class DeadlockError(NkiValidationError):
     """Every core or rank waits for another."""
 
 
+class DependencyError(NkiValidationError):
+    """An order between instructions that the device cannot keep."""
+
+
+class RegisterError(NkiValidationError, TypeError):
+    """A register is used where its value is needed and not known, or written where it is read-only."""
+
+
 class LaunchError(NkiValidationError, TypeError):
     """A kernel is started with arguments it cannot take, or a call is made outside a kernel."""
 

@@ -12,12 +12,15 @@ from nkisim import source
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion, engine
 from nkisim.errors import DivergenceError, LaunchError
+from nkisim.instruction import NkiInstruction
+from nkisim.loops import Loops
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options
 from nkisim.record import Record
 from nkisim.storage import Allocation, Region, Storage
 
 _new_record = tuple.__new__
+_new_handle = object.__new__
 _checked: dict[str, set[Any]] = {}
 
 
@@ -46,6 +49,8 @@ class Core:
         decoded: operands kept decoded for the Tensor Engine.
         allocations: what the kernel created, in order.
         checked: combinations of call and operand signatures whose rules held, in this process and on this target.
+        loops: the dynamic loops around its instructions.
+        dependencies: positions in the stream that the instruction at a position was made to wait for.
     """
 
     def __init__(self, launch: Launch, program_id: int) -> None:
@@ -57,6 +62,8 @@ class Core:
         self.stream: list[Record] = []
         self.allocations: list[Allocation] = []
         self.checked = _checked.setdefault(launch.hardware.name, set())
+        self.loops = Loops(self.stream)
+        self.dependencies: dict[int, list[int]] = {}
         self._shared_created = 0
 
     def emit(
@@ -67,12 +74,16 @@ class Core:
         reads: tuple[Region, ...],
         name: str | None = None,
         detail: Any = None,
-    ) -> None:
-        """Records an instruction of the kernel line that is running."""
+    ) -> NkiInstruction:
+        """Records an instruction of the kernel line that is running; its handle is what the instruction returns."""
         frame = sys._getframe(2)
         if frame.f_code.co_filename.startswith(source.OWN):
             frame = source.kernel_frame(frame) or frame
-        self.stream.append(_new_record(Record, (op, on, writes, reads, frame.f_code, frame.f_lasti, name, detail)))
+        stream = self.stream
+        issued = _new_handle(NkiInstruction)
+        issued.core, issued.position = self, len(stream)
+        stream.append(_new_record(Record, (op, on, writes, reads, frame.f_code, frame.f_lasti, name, detail)))
+        return issued
 
     def create(
         self,

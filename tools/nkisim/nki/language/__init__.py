@@ -38,3 +38,4 @@ psum = MemoryRegion.psum
 hbm = MemoryRegion.private_hbm
 private_hbm = MemoryRegion.private_hbm
 shared_hbm = MemoryRegion.shared_hbm
+bool = bool_

@@ -7,11 +7,14 @@ import numpy as np
 from nkisim import machine, memory
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
+from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
 from nkisim.tensor import NkiTensor
 
 
-def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> None:
+def tensor_copy(
+    dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None
+) -> NkiInstruction:
     """Copies a tile within the core, casting through fp32 where the types differ; bit by bit where they do not.
 
     Args:
@@ -36,12 +39,13 @@ def tensor_copy(dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown,
         rules.same_elements(call, "dst", dst, "src", src)
         rules.gpsimd_reach(call, chosen, dst=dst, src=src)
         core.checked.add(key)
-    core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
+    issued = core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
     if core.numerics:
         memory.write(dst, memory.read(call, "src", src))
+    return issued
 
 
-def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: str | None = None) -> None:
+def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: str | None = None) -> NkiInstruction:
     """Fills a tile with a constant.
 
     Args:
@@ -66,7 +70,8 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
         rules.writable(call, "dst", dst)
         rules.gpsimd_reach(call, chosen, dst=dst)
         core.checked.add(key)
-    core.emit("memset", chosen, (dst.region,), (), name, value)
+    issued = core.emit("memset", chosen, (dst.region,), (), name, value)
     if core.numerics:
         kind = np.int64 if isinstance(value, (int, np.integer)) and dst.dtype.kind != "float" else np.float32
         memory.write(dst, np.broadcast_to(np.asarray(value, kind), dst.shape))
+    return issued

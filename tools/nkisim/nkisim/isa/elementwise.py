@@ -10,6 +10,7 @@ from nkisim import machine, memory
 from nkisim.dtypes import float32, int32, uint32
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, EngineError
+from nkisim.instruction import NkiInstruction
 from nkisim.isa import operands, rules
 from nkisim.numerics.alu import Operator
 from nkisim.tensor import NkiTensor
@@ -26,7 +27,7 @@ def tensor_tensor(
     op: Any,
     engine: Engine = Engine.unknown,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """`dst = data1 <op> data2`, element by element.
 
     Arithmetic happens in fp32, except that 32-bit integers on GpSimd (the default for them) are exact. Bit operators
@@ -53,7 +54,7 @@ def tensor_tensor(
         rules.gpsimd_reach(call, chosen, dst=dst, data1=data1, data2=data2)
         operands.check_integers(call, operator, dst=dst, data1=data1, data2=data2)
         core.checked.add(key)
-    core.emit("tensor_tensor", chosen, (dst.region,), (data1.region, data2.region), name, operator.name)
+    issued = core.emit("tensor_tensor", chosen, (dst.region,), (data1.region, data2.region), name, operator.name)
     if core.numerics:
         exact = operator.kind == "bitvec" or (chosen is Engine.gpsimd and _integers(dst, data1, data2))
         if exact:
@@ -64,6 +65,7 @@ def tensor_tensor(
                 operands.shaped(call, "data2", data2, dst.shape),
             )
         memory.write(dst, apply(operator, x, y))
+    return issued
 
 
 def _integers(*tensors: NkiTensor) -> bool:
@@ -91,7 +93,7 @@ def tensor_scalar(
     reverse1: bool = False,
     engine: Engine = Engine.unknown,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """`dst = (data <op0> operand0) <op1> operand1`, the operands broadcast over the free dimensions.
 
     Args:
@@ -113,9 +115,10 @@ def tensor_scalar(
         _check_tensor_scalar(call, core, dst, data, first, operand0, second, operand1, chosen)
         core.checked.add(key)
     reads = (data.region, *operands.regions(operand0, operand1))
-    core.emit("tensor_scalar", chosen, (dst.region,), reads, name, names)
+    issued = core.emit("tensor_scalar", chosen, (dst.region,), reads, name, names)
     if core.numerics:
         memory.write(dst, _scalar_chain(call, dst, data, first, operand0, reverse0, second, operand1, reverse1))
+    return issued
 
 
 def _tensor_scalar_engine(
@@ -211,7 +214,7 @@ def scalar_tensor_tensor(
     reverse0: bool = False,
     reverse1: bool = False,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """`dst = (data <op0> operand0) <op1> operand1` on the Vector Engine, in fp32, rounded once.
 
     Args:
@@ -237,13 +240,14 @@ def scalar_tensor_tensor(
         operands.check_scalar(call, "operand0", operand0, data, None)
         core.checked.add(key)
     reads = (data.region, *operands.regions(operand0), operand1.region)
-    core.emit("scalar_tensor_tensor", Engine.vector, (dst.region,), reads, name, (first.name, second.name))
+    issued = core.emit("scalar_tensor_tensor", Engine.vector, (dst.region,), reads, name, (first.name, second.name))
     if core.numerics:
         values = operands.shaped(call, "data", data, dst.shape)
         other = operands.scalar(call, "operand0", operand0, values.ndim)
         values = apply(first, other, values) if reverse0 else apply(first, values, other)
         other = operands.shaped(call, "operand1", operand1, dst.shape)
         memory.write(dst, apply(second, other, values) if reverse1 else apply(second, values, other))
+    return issued
 
 
 def apply(op: Operator, x: Any, y: Any) -> np.ndarray:

@@ -11,6 +11,7 @@ from nkisim.dtypes import float32
 from nkisim.enums import engine as Engine
 from nkisim.enums import reduce_cmd as ReduceCommand
 from nkisim.errors import ArgumentError, NotSimulatedError
+from nkisim.instruction import NkiInstruction
 from nkisim.isa import operands, rules
 from nkisim.numerics.activations import FUNCTIONS
 from nkisim.tensor import NkiTensor
@@ -26,7 +27,7 @@ def activation(
     reduce_res: NkiTensor | None = None,
     reduce_cmd: ReduceCommand = ReduceCommand.idle,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """`dst = op(data * scale + bias)` in fp32 on the Scalar Engine.
 
     Args:
@@ -54,7 +55,9 @@ def activation(
         if bias is not None:
             operands.check_scalar(call, "bias", bias, data, None)
         core.checked.add(key)
-    core.emit("activation", Engine.scalar, (dst.region,), (data.region, *operands.regions(scale, bias)), name, function)
+    issued = core.emit(
+        "activation", Engine.scalar, (dst.region,), (data.region, *operands.regions(scale, bias)), name, function
+    )
     if core.numerics:
         with np.errstate(all="ignore"):
             values = operands.shaped(call, "data", data, dst.shape)
@@ -62,3 +65,4 @@ def activation(
             if bias is not None:
                 values = values + operands.scalar(call, "bias", bias, values.ndim)
             memory.write(dst, FUNCTIONS[function](values))
+    return issued

@@ -15,6 +15,7 @@ from nkisim.errors import (
     PartitionError,
     ShapeError,
 )
+from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
 from nkisim.numerics import decode, product
 from nkisim.tensor import NkiTensor
@@ -33,7 +34,7 @@ def nc_matmul_mx(
     tile_size: tuple[int, int] | None = None,
     accumulate: bool | None = None,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """`dst = stationary.T @ moving` of block-scaled fp8 or fp4 operands, contracting partitions and lanes (trn3).
 
     A block of 8 partitions x 4 lanes shares one e8m0 scale. Scales of partition p lie in the quadrant of p, at row
@@ -71,11 +72,12 @@ def nc_matmul_mx(
         _check_accumulate(call, accumulate)
         core.checked.add(key)
     reads = (stationary.region, moving.region, stationary_scale.region, moving_scale.region)
-    core.emit("nc_matmul_mx", Engine.tensor, (dst.region,), reads, name, accumulate)
+    issued = core.emit("nc_matmul_mx", Engine.tensor, (dst.region,), reads, name, accumulate)
     if core.numerics:
         left = _decoded(call, core, "stationary", stationary, stationary_scale)
         right = _decoded(call, core, "moving", moving, moving_scale)
         _multiply(call, dst, left, right, accumulate)
+    return issued
 
 
 def _check_matmul_mx(
@@ -210,7 +212,9 @@ def _multiply(call: str, dst: NkiTensor, left: np.ndarray, right: np.ndarray, ac
     memory.write(dst, total)
 
 
-def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None) -> None:
+def nc_transpose(
+    dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None
+) -> NkiInstruction:
     """Swaps the partition axis with the free axes, flattened into one; bit by bit.
 
     Args:
@@ -232,10 +236,11 @@ def nc_transpose(dst: NkiTensor, data: NkiTensor, engine: Engine = Engine.unknow
     if key not in core.checked:
         _check_transpose(call, core, dst, data, chosen)
         core.checked.add(key)
-    core.emit("nc_transpose", chosen, (dst.region,), (data.region,), name)
+    issued = core.emit("nc_transpose", chosen, (dst.region,), (data.region,), name)
     if core.numerics:
         values = memory.read(call, "data", data)
         memory.write(dst, values.reshape(values.shape[0], -1).T)
+    return issued
 
 
 def _transpose_engine(call: str, dst: NkiTensor, data: NkiTensor, asked: Engine) -> Engine:

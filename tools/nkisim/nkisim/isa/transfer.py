@@ -10,6 +10,7 @@ from nkisim.enums import dge_mode as DgeMode
 from nkisim.enums import engine as Engine
 from nkisim.enums import oob_mode as OobMode
 from nkisim.errors import ArgumentError, EngineError, ShapeError
+from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
 from nkisim.tensor import NkiTensor
 
@@ -25,7 +26,7 @@ def dma_copy(
     dge_mode: DgeMode = DgeMode.unknown,
     engine: Engine = Engine.unknown,
     name: str | None = None,
-) -> None:
+) -> NkiInstruction:
     """Copies `src` to `dst` between HBM and SBUF, in any shapes with as many elements, in row-major order.
 
     Where the types differ the DMA casts through fp32.
@@ -50,9 +51,10 @@ def dma_copy(
         _check_copy(call, core, dst, src)
         _check_queue(call, core, priority, dge_mode, engine)
         core.checked.add(key)
-    core.emit("dma_copy", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
+    issued = core.emit("dma_copy", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
     if core.numerics:
         memory.write(dst, memory.read(call, "src", src))
+    return issued
 
 
 def _check_copy(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor) -> None:
