@@ -35,10 +35,9 @@ def lanes(words: np.ndarray, kind: DType) -> np.ndarray:
     table = _tables.get(kind)
     if table is None:
         table = _tables[kind] = _table(kind)
-    if words.strides[1] == words.itemsize:
-        data = np.ndarray((partitions, free, words.itemsize), np.uint8, words, 0, (words.strides[0], words.itemsize, 1))
-    else:
-        data = np.ascontiguousarray(words).view(np.uint8).reshape(partitions, free, words.itemsize)
+    if words.strides[1] != words.itemsize:
+        words = np.ascontiguousarray(words)
+    data = words.view(np.uint8).reshape(partitions, free, words.itemsize)
     decoded = np.empty((LANES, partitions, free), np.float32)
     if kind is float4_e2m1fn_x4:
         for byte in range(2):
