@@ -6,7 +6,13 @@ import functools
 from enum import Enum
 
 
-class MemoryRegion(Enum):
+class _Constant(Enum):
+    """An enumeration whose members hash by identity: instructions look them up thousands of times a kernel."""
+
+    __hash__ = object.__hash__
+
+
+class MemoryRegion(_Constant):
     """Where a tensor lies. `hbm` is another name of `private_hbm`."""
 
     sbuf = "sbuf"
@@ -17,13 +23,13 @@ class MemoryRegion(Enum):
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, str) and self.value == other)
 
-    __hash__ = Enum.__hash__
+    __hash__ = object.__hash__
 
     def __repr__(self) -> str:
         return self.value
 
 
-class engine(Enum):
+class engine(_Constant):
     """Engines of a NeuronCore."""
 
     tensor = 1
@@ -38,7 +44,7 @@ class engine(Enum):
         return f"engine.{self.name}"
 
 
-class reduce_cmd(Enum):
+class reduce_cmd(_Constant):
     """What an instruction does with the engine's reduce registers."""
 
     idle = 0
@@ -48,7 +54,7 @@ class reduce_cmd(Enum):
     load_reduce = 4
 
 
-class dge_mode(Enum):
+class dge_mode(_Constant):
     """Who generates the descriptors of a DMA."""
 
     unknown = 0
@@ -57,14 +63,14 @@ class dge_mode(Enum):
     none = 3
 
 
-class oob_mode(Enum):
+class oob_mode(_Constant):
     """What an indirect DMA does with an index out of bounds."""
 
     error = 0
     skip = 1
 
 
-class matmul_perf_mode(Enum):
+class matmul_perf_mode(_Constant):
     """Performance mode of `nc_matmul`."""
 
     none = "none"
@@ -72,7 +78,7 @@ class matmul_perf_mode(Enum):
 
 
 @functools.total_ordering
-class nc_version(Enum):
+class nc_version(_Constant):
     """Generations of the NeuronCore; they order, also against plain integers."""
 
     gen2 = 2
@@ -91,10 +97,10 @@ class nc_version(Enum):
         number = self._number(other)
         return NotImplemented if number is None else self.value < number
 
-    __hash__ = Enum.__hash__
+    __hash__ = object.__hash__
 
 
-class dma_engine(Enum):
+class dma_engine(_Constant):
     """Which DMA carries a `sendrecv`."""
 
     dma = 1

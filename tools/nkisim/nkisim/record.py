@@ -68,7 +68,8 @@ class HbmTraffic(NamedTuple):
 
 def is_hbm(region: Region) -> bool:
     """Whether the region lies in HBM."""
-    return region.allocation.buffer in (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
+    buffer = region.allocation.buffer
+    return buffer is MemoryRegion.private_hbm or buffer is MemoryRegion.shared_hbm
 
 
 def count_by_engine(stream: Iterable[Record]) -> dict[str, Counter[str]]:

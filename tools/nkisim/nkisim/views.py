@@ -54,7 +54,7 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
     """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis."""
     shape, strides, offset = view
     rank = len(shape)
-    if any(k is Ellipsis for k in key):
+    if Ellipsis in key:
         key = _fill_ellipsis(key, rank)
     if len(key) > rank:
         raise ViewError(f"index {key} has {len(key)} entries, the tensor has {rank} dimensions {shape}")
@@ -65,7 +65,12 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
         size, stride = shape[dim], strides[dim]
         if type(k) is slice:
             start, stop, step = _bounds(k, size, dim)
-            offset += start * stride
+            if start:
+                offset += start * stride
+            if step == 1:
+                new_shape.append(stop - start)
+                new_strides.append(stride)
+                continue
             new_shape.append((stop - start + step - 1) // step)
             new_strides.append(stride * step)
         elif type(k) is DynamicSlice:
@@ -105,6 +110,13 @@ def _fill_ellipsis(key: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
 
 
 def _bounds(k: slice, size: int, dim: int) -> tuple[int, int, int]:
+    start, stop = k.start, k.stop
+    if k.step is None:
+        # The cases that kernels write; this runs for every view of every instruction.
+        if start is None and stop is None:
+            return 0, size, 1
+        if type(start) is int and type(stop) is int and 0 <= start < stop <= size:
+            return start, stop, 1
     start = 0 if k.start is None else _integer(k.start, f"slice start of dimension {dim}")
     stop = size if k.stop is None else _integer(k.stop, f"slice stop of dimension {dim}")
     step = 1 if k.step is None else _integer(k.step, f"slice step of dimension {dim}")
