@@ -70,7 +70,7 @@ class Storage:
         allocation: what they are the bytes of.
         raw: flat uint8 array, or None in a timing-only run.
         unwritten: None once every element has been written; until then a flag per granule, set when it was not.
-        decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype); dropped when overwritten.
+        decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype, ...); dropped when overwritten.
     """
 
     __slots__ = (
@@ -113,10 +113,20 @@ class Storage:
     def first_unwritten(self, region: Region) -> tuple[int, ...] | None:
         """Index, within the region, of an element that nothing has written; None when there is none."""
         flags = self._flags(region)
-        if flags is None or not flags.any():
+        if flags is None:
             return None
-        position = np.argwhere(flags)[0]
-        return tuple(int(i) for i in position[: len(region.shape)])
+        position = np.unravel_index(int(flags.argmax()), flags.shape)
+        return tuple(int(i) for i in position[: len(region.shape)]) if flags[position] else None
+
+    def is_written(self, region: Region) -> bool | None:
+        """Whether every element of the region has been written (True), none (False) or some (None)."""
+        if self.unwritten is None:
+            return True
+        if self._missing == self.unwritten.size:
+            return False
+        flags = self._flags(region)
+        assert flags is not None
+        return None if flags.any() and not flags.all() else not flags.any()
 
     def own(self) -> None:
         """Before the first write to a caller's array: work on a copy, so that a failed run leaves it untouched."""
@@ -183,8 +193,8 @@ def _byte_span(region: Region) -> tuple[int, int]:
     return region.offset * size, (last + 1) * size
 
 
-def _overlaps(key: tuple[int, tuple[int, ...], tuple[int, ...], DType], low: int, high: int) -> bool:
-    offset, shape, strides, dtype = key
+def _overlaps(key: tuple[Any, ...], low: int, high: int) -> bool:
+    offset, shape, strides, dtype = key[:4]
     size = dtype.itemsize
     start = offset * size
     stop = start + (sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) + 1) * size

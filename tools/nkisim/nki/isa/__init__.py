@@ -16,6 +16,8 @@ from nkisim.isa.copying import tensor_copy as tensor_copy
 from nkisim.isa.elementwise import scalar_tensor_tensor as scalar_tensor_tensor
 from nkisim.isa.elementwise import tensor_scalar as tensor_scalar
 from nkisim.isa.elementwise import tensor_tensor as tensor_tensor
+from nkisim.isa.matmul import nc_matmul as nc_matmul
+from nkisim.isa.matmul_mx import nc_matmul_mx as nc_matmul_mx
 from nkisim.isa.registers import get_nc_sub_version as get_nc_sub_version
 from nkisim.isa.registers import get_nc_version as get_nc_version
 from nkisim.isa.registers import register_alloc as register_alloc
@@ -23,7 +25,6 @@ from nkisim.isa.registers import register_load as register_load
 from nkisim.isa.registers import register_move as register_move
 from nkisim.isa.registers import register_store as register_store
 from nkisim.isa.scalar_engine import activation as activation
-from nkisim.isa.tensor_engine import nc_matmul_mx as nc_matmul_mx
-from nkisim.isa.tensor_engine import nc_transpose as nc_transpose
 from nkisim.isa.transfer import dma_copy as dma_copy
+from nkisim.isa.transpose import nc_transpose as nc_transpose
 from nkisim.registers import VirtualRegister as VirtualRegister

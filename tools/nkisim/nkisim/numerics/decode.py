@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from nkisim.dtypes import DType, float4_e2m1fn_x4
+from nkisim.numerics import cast
 
 LANES = 4
 GROUP_PARTITIONS = 8
@@ -47,6 +48,16 @@ def lanes(words: np.ndarray, kind: DType) -> np.ndarray:
         for lane in range(LANES):
             np.take(table, data[:, :, lane], out=decoded[lane], mode="clip")
     return decoded.reshape(LANES * partitions, free)
+
+
+def matrix(values: np.ndarray, halves: int) -> np.ndarray:
+    """An operand [partitions, free...] of one element a word, as fp32 [halves * partitions, free / halves].
+
+    Row `half * partitions + partition`: the first free dimension, of size `halves`, contracts as well.
+    """
+    partitions = len(values)
+    flat = cast.to_fp32(values).reshape(partitions, halves, -1)
+    return np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(halves * partitions, -1)
 
 
 def apply_scales(decoded: np.ndarray, exponents: np.ndarray) -> np.ndarray:

@@ -1,0 +1,149 @@
+"""`nc_matmul_mx`: products of block-scaled fp8 and fp4 matrices on the Tensor Engine of trn3."""
+
+from __future__ import annotations
+
+from math import prod
+
+import numpy as np
+
+from nkisim import dtypes, machine, memory
+from nkisim.enums import engine as Engine
+from nkisim.errors import PartitionError, ShapeError
+from nkisim.instruction import NkiInstruction
+from nkisim.isa import products, rules
+from nkisim.numerics import decode
+from nkisim.tensor import NkiTensor
+
+_SCALE_OFFSETS = (0, 4, 8, 12)
+_SCALE_ROWS = decode.QUADRANT // decode.GROUP_PARTITIONS
+
+
+def nc_matmul_mx(
+    dst: NkiTensor,
+    stationary: NkiTensor,
+    moving: NkiTensor,
+    stationary_scale: NkiTensor,
+    moving_scale: NkiTensor,
+    tile_position: tuple[int, int] | None = None,
+    tile_size: tuple[int, int] | None = None,
+    accumulate: bool | None = None,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = stationary.T @ moving` of block-scaled fp8 or fp4 operands, contracting partitions and lanes (trn3).
+
+    A block of 8 partitions x 4 lanes shares one e8m0 scale. Scales of partition p lie in the quadrant of p, at row
+    `(p % 32) // 8` from the scale tile's start, which is 0, 4, 8 or 12 partitions into the quadrant.
+
+    Args:
+        dst: fp32 or bf16 tile in PSUM, (stationary columns, moving columns).
+        stationary: packed tile in SBUF, (K, M): K a multiple of 32 up to 128, M even up to 128.
+        moving: packed tile in SBUF, (K, N): N up to 4096 with an fp32 dst, 8192 with bf16.
+        stationary_scale, moving_scale: e8m0 (or uint8) tiles in SBUF with M and N columns.
+        tile_position, tile_size: row tiling, (start_row, 0) and (row_size, 128).
+        accumulate: add to dst (True), overwrite (False), or add where dst was written before (None).
+
+    Raises:
+        TargetError, WrongBufferError, DtypeError, ShapeError, PartitionError: the operands do not suit.
+        AccumulationError, UninitializedReadError: what they hold does not.
+    """
+    call = "nisa.nc_matmul_mx"
+    core = machine.core(call)
+    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+    try:
+        key = (
+            call, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
+            moving_scale.signature, tile_position and tuple(tile_position), tile_size and tuple(tile_size), accumulate,
+        )  # fmt: skip
+        passed = key in core.checked
+    except (AttributeError, TypeError):
+        rules.require_tensors(
+            call, dst=dst, stationary=stationary, moving=moving,
+            stationary_scale=stationary_scale, moving_scale=moving_scale,
+        )  # fmt: skip
+        key, passed = (), False
+    if not passed:
+        _check(call, core, dst, stationary, moving, stationary_scale, moving_scale)
+        products.check_tiling(
+            call, tile_position, tile_size, stationary, prod(stationary.shape[1:]), dst, column_tiles=False
+        )
+        products.check_accumulate(call, accumulate)
+        core.checked.add(key)
+    reads = (stationary.region, moving.region, stationary_scale.region, moving_scale.region)
+    issued = core.emit("nc_matmul_mx", Engine.tensor, (dst.region,), reads, name, accumulate)
+    if core.numerics:
+        left = _scaled(call, core, "stationary", stationary, stationary_scale)
+        right = _scaled(call, core, "moving", moving, moving_scale)
+        products.store(call, dst, left, right, accumulate)
+    return issued
+
+
+def _check(
+    call: str,
+    core: machine.Core,
+    dst: NkiTensor,
+    stationary: NkiTensor,
+    moving: NkiTensor,
+    stationary_scale: NkiTensor,
+    moving_scale: NkiTensor,
+) -> None:
+    hardware = core.hardware
+    rules.tile(call, "dst", dst, hardware, (rules.PSUM,))
+    for operand, tensor in (("stationary", stationary), ("moving", moving)):
+        rules.tile(call, operand, tensor, hardware, (rules.SBUF,))
+        rules.dtype(call, operand, tensor, dtypes.MX_DATA)
+    products.check_fed_together(call, stationary, moving)
+    contraction, columns = stationary.shape[0], prod(stationary.shape[1:])
+    if contraction % decode.QUADRANT:
+        raise ShapeError(
+            f"{call}: {contraction} partitions of stationary and moving; accepted: a multiple of 32 up to 128"
+        )
+    if columns % 2 or columns > hardware.matmul_stationary_free_max:
+        limit = hardware.matmul_stationary_free_max
+        raise ShapeError(f"{call}: stationary has {columns} columns; accepted: an even number up to {limit}")
+    accepted = (dtypes.float32, dtypes.bfloat16)
+    products.check_destination(call, dst, columns, prod(moving.shape[1:]), accepted, hardware)
+    check_scale(call, "stationary_scale", stationary_scale, "stationary", stationary, columns)
+    check_scale(call, "moving_scale", moving_scale, "moving", moving, prod(moving.shape[1:]))
+
+
+def check_scale(call: str, operand: str, scale: NkiTensor, of: str, data: NkiTensor, columns: int) -> None:
+    """A scale tile: a column per packed column of its data, in data's quadrants, 0, 4, 8 or 12 partitions in."""
+    rules.buffer(call, operand, scale, (rules.SBUF,))
+    rules.dtype(call, operand, scale, dtypes.MX_SCALE)
+    if prod(scale.shape[1:]) != columns:
+        raise ShapeError(
+            f"{call}: {operand} {list(scale.shape)} has {prod(scale.shape[1:])} columns, {of} has {columns} packed "
+            f"ones; accepted: as many"
+        )
+    start, quadrant = scale.start_partition, data.start_partition // decode.QUADRANT
+    if start % decode.QUADRANT not in _SCALE_OFFSETS or start // decode.QUADRANT != quadrant:
+        raise PartitionError(
+            f"{call}: {operand} starts at partition {start}; accepted: 0, 4, 8 or 12 partitions into the quadrant of "
+            f"{of}, which starts at {data.start_partition}"
+        )
+    needed = data.shape[0] - decode.QUADRANT + _SCALE_ROWS
+    if scale.shape[0] < needed:
+        raise ShapeError(
+            f"{call}: {operand} has {scale.shape[0]} partitions for {data.shape[0]} of {of}; accepted: {needed} and up"
+        )
+
+
+def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
+    """The rows of a scale tile that hold scales: the first 4 of each quadrant of `partitions` partitions of data."""
+    return [scale[start : start + _SCALE_ROWS] for start in range(0, partitions, decode.QUADRANT)]
+
+
+def _scaled(call: str, core: machine.Core, operand: str, data: NkiTensor, scale: NkiTensor) -> np.ndarray:
+    """The operand as an fp32 matrix, its block scales applied."""
+    key = (data.offset, data.shape, data.strides, data.dtype)
+    table = data.storage.decoded
+    matrix = core.decoded.get(table, key)
+    if matrix is None:
+        words = memory.read(call, operand, data)
+        matrix = decode.lanes(words.reshape(len(words), -1), data.dtype)
+        core.decoded.put(table, key, matrix)
+    rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, data.shape[0])]
+    exponents = np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
+    if (exponents == decode.NEUTRAL_SCALE).all():
+        return matrix
+    return decode.apply_scales(matrix.copy(), exponents)
