@@ -27,17 +27,18 @@ def pytest_test(name, srcs, deps = [], args = [], **kwargs):
         **kwargs
     )
 
-def lint_test(name, srcs, deps = [], size = "small", **kwargs):
+def lint_test(name, srcs, deps = [], bazel_files = [], size = "small", **kwargs):
     """ruff check, ruff format --check and mypy on `srcs`; buildifier on this package's Bazel files.
 
     Args:
       name: the target's name.
       srcs: the Python files to check; may be empty.
       deps: what they import, so that mypy knows its types.
+      bazel_files: further Bazel files than this package's.
       size: the test's size.
       **kwargs: passed on to py_test.
     """
-    bazel_files = native.glob([
+    bazel_files = bazel_files + native.glob([
         "BUILD.bazel",
         "WORKSPACE",
         "**/*.bzl",
@@ -51,7 +52,7 @@ def lint_test(name, srcs, deps = [], size = "small", **kwargs):
             "@buildifier//:buildifier",
         ],
         env = {
-            "LINT_BAZEL_FILES": " ".join(["$(rootpath %s)" % name for name in bazel_files]),
+            "LINT_BAZEL_FILES": " ".join(["$(rootpath %s)" % file for file in bazel_files]),
             "LINT_BUILDIFIER": "$(rootpath @buildifier//:buildifier)",
             "LINT_PYTHON_FILES": " ".join(["$(rootpath %s)" % src for src in srcs]),
         },
