@@ -1,0 +1,1 @@
+"""`qkv_cte`: the QKV projection of the Wan2.2 DiT."""

@@ -1,0 +1,211 @@
+"""The plan of a projection: schedule, memory maps and HBM traffic, exact to the byte."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from common import budget, schedule
+from common.budget import MemoryMap, PsumLedger, SbufLedger
+from common.hardware import Hardware
+from common.schedule import Demand, Schedule
+from common.tiling import round_up, tiles
+from kernels.qkv_cte.config import (
+    BANK_COLUMNS,
+    CHUNK_BUFFERS,
+    DEQUANT_BUFFERS,
+    H_PACK,
+    H_TILE_WORDS,
+    ROW_BUFFERS,
+    S_TILE,
+    IGroup,
+    ProjectionConfig,
+    SBlock,
+)
+from kernels.qkv_cte.dims import Dims
+
+FP32_BYTES, BF16_BYTES = 4, 2
+ROW_TAIL_BYTES = 4
+
+
+@dataclass(frozen=True)
+class HbmBytes:
+    """Bytes between HBM and the cores of a launch, by purpose."""
+
+    weights: int
+    activations: int
+    channels: int
+    outputs: int
+
+    @property
+    def total(self) -> int:
+        """All of them."""
+        return self.weights + self.activations + self.channels + self.outputs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a projection runs.
+
+    Attributes:
+        dims, hardware: what it was made for.
+        schedule: degree, I-groups and prefetch of each core.
+        sbuf, psum: every allocation of a core.
+        hbm: bytes moved by all cores.
+        minimum: bytes that no schedule avoids: each core reads every weight once.
+    """
+
+    dims: Dims
+    hardware: Hardware
+    schedule: Schedule
+    sbuf: MemoryMap
+    psum: MemoryMap
+    hbm: HbmBytes
+    minimum: HbmBytes
+
+    @property
+    def config(self) -> ProjectionConfig:
+        """The plan as the kernel takes it."""
+        chosen = self.schedule
+        blocks = tuple(
+            SBlock(b.first_s_tile, b.num_s_tiles, tuple(IGroup(g.start, g.size) for g in b.i_groups))
+            for b in chosen.blocks
+        )
+        return ProjectionConfig(
+            tokens_per_core=self.dims.tokens_per_core,
+            hidden=self.dims.hidden,
+            width=self.dims.width,
+            blocks=blocks,
+            resident_h_tiles=chosen.resident_h_tiles,
+            chunk_banks=chosen.chunk_buffer_banks,
+            psum_banks=len(self.psum.allocations),
+            addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
+        )
+
+    def __str__(self) -> str:
+        chosen = self.schedule
+        lines = [
+            f"[{self.dims.tokens_per_core} tokens x {self.dims.hidden}] @ [{self.dims.hidden} x {self.dims.width}] "
+            f"per core of {self.hardware.name}, {self.dims.cores} cores",
+            f"degree {chosen.degree}, {chosen.banks_per_group} banks per group, {chosen.num_i_groups} I-groups, "
+            f"{len(chosen.blocks)} S-blocks, {chosen.prefetch} prefetch",
+            *(f"  {reason}" for reason in chosen.why),
+            "",
+            str(self.sbuf),
+            "",
+            str(self.psum),
+        ]
+        return "\n".join(lines)
+
+
+Policy = Callable[[Demand], Schedule]
+"""Makes a schedule for a demand; `common.schedule.choose` is the seed's."""
+
+
+def make(dims: Dims, hardware: Hardware, policy: Policy = schedule.choose) -> Plan:
+    """Plans a projection.
+
+    Args:
+        dims: its sizes.
+        hardware: the target; the kernel needs MX products.
+        policy: how the schedule is chosen.
+
+    Raises:
+        ValueError: the target has no MX products.
+        BudgetError: not even one S-tile fits.
+    """
+    if not hardware.supports_mx:
+        raise ValueError(
+            f"target is {hardware.name!r}; accepted: 'trn3', the MX products of this kernel exist from there on"
+        )
+    chosen = policy(_demand(dims, hardware))
+    sbuf = _sbuf_map(dims, hardware, chosen)
+    psum = PsumLedger(hardware)
+    for bank in range(max(b.num_s_tiles * b.banks_per_group for b in chosen.blocks)):
+        psum.allocate(f"bank_{bank}")
+    return Plan(
+        dims=dims,
+        hardware=hardware,
+        schedule=chosen,
+        sbuf=sbuf,
+        psum=psum.freeze(),
+        hbm=_hbm_bytes(dims, chosen.resident_h_tiles, len(chosen.blocks)),
+        minimum=_hbm_bytes(dims, dims.h_tiles, 1),
+    )
+
+
+def _demand(dims: Dims, hardware: Hardware) -> Demand:
+    fixed = sum(_aligned(size) for _, size in _fixed_buffers(dims))
+    return Demand(
+        hardware=hardware,
+        num_s_tiles=dims.s_tiles,
+        num_i_banks=dims.i_banks,
+        num_h_tiles=dims.h_tiles,
+        fixed_bytes=fixed,
+        bytes_per_s_tile=sum(_aligned(size) for _, size in _s_tile_buffers(dims)),
+        resident_weight_tile_bytes=H_PACK * dims.width,
+        chunk_weight_bytes_per_bank=H_PACK * BANK_COLUMNS,
+        chunk_weight_buffers=CHUNK_BUFFERS,
+    )
+
+
+def _aligned(size_bytes: int) -> int:
+    return round_up(size_bytes, budget.SBUF_ALIGNMENT_BYTES)
+
+
+def _fixed_buffers(dims: Dims) -> list[tuple[str, int]]:
+    """Names and bytes per partition of what every schedule allocates for the whole call."""
+    buffers = [("channel_scale", FP32_BYTES * dims.width), ("mx_scale", BANK_COLUMNS)]
+    if dims.bias_bytes:
+        buffers.append(("bias", dims.bias_bytes * dims.width))
+        dequantised = FP32_BYTES * min(BANK_COLUMNS, dims.width)
+        evictions = dims.s_tiles * dims.i_banks
+        buffers += [(f"dequantised_{i}", dequantised) for i in range(min(DEQUANT_BUFFERS, evictions))]
+    buffers += [(f"rows_{i}", dims.hidden + ROW_TAIL_BYTES) for i in range(min(ROW_BUFFERS, dims.s_tiles))]
+    return buffers
+
+
+def _s_tile_buffers(dims: Dims) -> list[tuple[str, int]]:
+    """The same for each S-tile of a block; outputs first, since the setup's staging lies under them."""
+    return [
+        ("output", BF16_BYTES * dims.width),
+        ("activations", FP32_BYTES * dims.h_tiles * S_TILE),
+        ("row_scale", FP32_BYTES),
+    ]
+
+
+def _setup_buffers(dims: Dims) -> list[tuple[str, int]]:
+    return [("ones", FP32_BYTES * S_TILE), ("channel_row", FP32_BYTES * dims.width)]
+
+
+def _sbuf_map(dims: Dims, hardware: Hardware, chosen: Schedule) -> MemoryMap:
+    ledger = SbufLedger(hardware)
+    for name, size in _fixed_buffers(dims):
+        ledger.allocate(name, size)
+    with ledger.scope("setup"):
+        for name, size in _setup_buffers(dims):
+            ledger.allocate(name, size)
+    for name, size in _s_tile_buffers(dims):
+        for tile in range(chosen.degree):
+            ledger.allocate(f"{name}_{tile}", size)
+    if chosen.resident_h_tiles:
+        ledger.allocate("resident_weights", chosen.resident_h_tiles * H_PACK * dims.width)
+    if chosen.chunk_buffer_bytes:
+        for buffer in range(CHUNK_BUFFERS):
+            ledger.allocate(f"weight_chunk_{buffer}", chosen.chunk_buffer_bytes)
+    return ledger.freeze()
+
+
+def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int) -> HbmBytes:
+    """Traffic of all cores: resident H-tiles are read once per core, the others once per S-block."""
+    weights = sum(
+        h_tile.size * dims.width * (1 if h_tile.index < resident_h_tiles else blocks)
+        for h_tile in tiles(dims.hidden, H_TILE_WORDS * H_PACK)
+    )
+    channels = (FP32_BYTES + dims.bias_bytes) * dims.width
+    return HbmBytes(
+        weights=weights * dims.cores,
+        activations=dims.tokens * (dims.hidden + ROW_TAIL_BYTES),
+        channels=channels * dims.cores,
+        outputs=dims.tokens * dims.width * BF16_BYTES,
+    )
