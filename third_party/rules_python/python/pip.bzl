@@ -86,7 +86,8 @@ def _whl_library_impl(rctx):
     rctx.path(Label("@trainium_kernels//third_party/pip:locked_packages.py"))  # imported by the former
     result = rctx.execute(
         [python, "-s", install, rctx.attr.hub, rctx.attr.requirement] + rctx.attr.locked_names,
-        environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": ""},
+        # Empty is as good as unset: a caller's own settings, such as those of `bazel run`, do not count.
+        environment = {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": "", "PYTHONSAFEPATH": ""},
         timeout = 3600,
     )
     if result.return_code:
