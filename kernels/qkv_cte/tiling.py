@@ -1,0 +1,31 @@
+"""Ranges of S-tiles, H-tiles and I-tiles within a core's share."""
+
+from kernels.qkv_cte.config import BANK_COLUMNS, H_PACK, H_TILE_WORDS, S_TILE, ProjectionConfig
+
+
+def count_tiles(extent: int, size: int) -> int:
+    """Tiles of `size` that cover `extent`."""
+    return (extent + size - 1) // size
+
+
+def h_tile_rows(config: ProjectionConfig, h: int) -> tuple[int, int]:
+    """First word row of H-tile `h` and how many it has."""
+    first = h * H_TILE_WORDS
+    return first, min(H_TILE_WORDS, config.hidden // H_PACK - first)
+
+
+def tile_tokens(config: ProjectionConfig, tile: int) -> tuple[int, int]:
+    """First token of S-tile `tile` within its core and how many it has."""
+    first = tile * S_TILE
+    return first, min(S_TILE, config.tokens_per_core - first)
+
+
+def bank_columns(config: ProjectionConfig, bank: int) -> tuple[int, int]:
+    """First output column of I-tile `bank` and how many it has."""
+    first = bank * BANK_COLUMNS
+    return first, min(BANK_COLUMNS, config.width - first)
+
+
+def even(count: int) -> int:
+    """`count`, or one more: the stationary operand has an even number of columns."""
+    return count + count % 2
