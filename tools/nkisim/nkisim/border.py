@@ -76,13 +76,20 @@ class Arguments:
 
     def commit(self) -> None:
         """Copies what the kernel wrote to its arguments back to the caller's arrays."""
-        for array, tensor in self._given.values():
-            if tensor.storage.is_private and tensor.storage.raw is not None:
-                written = tensor.array()
-                if _is_torch(array):
-                    array.copy_(_to_torch(written, tensor.dtype, array.dtype))
-                else:
-                    np.copyto(array, written.reshape(array.shape))
+        for tensor, array in self.written():
+            values = tensor.array()
+            if _is_torch(array):
+                array.copy_(_to_torch(values, tensor.dtype, array.dtype))
+            else:
+                np.copyto(array, values.reshape(array.shape))
+
+    def written(self) -> list[tuple[NkiTensor, Any]]:
+        """Arguments that the kernel wrote to, with the caller's arrays."""
+        return [(t, a) for a, t in self._given.values() if t.storage.is_private and t.storage.raw is not None]
+
+    def holds(self, array: Any) -> bool:
+        """Whether this very array was given."""
+        return id(array) in self._given
 
     def _wrap(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray) or _is_torch(value):
@@ -134,6 +141,24 @@ class Arguments:
             )
         values = np.array(tensor.array(), order="C")
         return _to_torch(values, tensor.dtype) if self._torch else values
+
+
+def commit_all(ranks: list[Arguments]) -> None:
+    """Copies what several ranks wrote to their arguments back to the caller.
+
+    Raises:
+        LaunchError: two ranks were given the same array, and one of them wrote to it.
+    """
+    for number, arguments in enumerate(ranks):
+        for tensor, array in arguments.written():
+            other = next((n for n, a in enumerate(ranks) if n != number and a.holds(array)), None)
+            if other is not None:
+                raise LaunchError(
+                    f"argument {tensor.name} is one array on ranks {number} and {other}, and rank {number} writes to "
+                    f"it; accepted: an array of its own for each rank"
+                )
+    for arguments in ranks:
+        arguments.commit()
 
 
 def _is_torch(value: Any) -> bool:

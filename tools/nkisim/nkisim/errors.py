@@ -81,6 +81,10 @@ class DeadlockError(NkiValidationError):
     """Every core or rank waits for another."""
 
 
+class RankFailedError(NkiValidationError):
+    """Another rank raised an error or died."""
+
+
 class DependencyError(NkiValidationError):
     """An order between instructions that the device cannot keep."""
 
@@ -95,3 +99,7 @@ class LaunchError(NkiValidationError, TypeError):
 
 class NotSimulatedError(NkiValidationError, NotImplementedError):
     """A documented call or mode that this simulator does not simulate."""
+
+
+class ValueRangeWarning(UserWarning):
+    """An activation function is given values for which the hardware's approximation does not hold."""

@@ -1,20 +1,16 @@
-"""Runs kernels: `jit`, `simulate`, and `run`, which also returns what was recorded."""
+"""Runs kernels: `jit`, `simulate`, and `run`, `run_ranks`, `run_in_group`, which also return what was recorded."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from common import hardware
-from nkisim import border, capacity, machine
-from nkisim.capacity import MemoryReport
+from nkisim import border, machine
 from nkisim.errors import LaunchError
-from nkisim.machine import Core, Launch
+from nkisim.execution import Run, execute, prepare
 from nkisim.options import Options
-from nkisim.record import Record
-from nkisim.turns import Turns
+from nkisim.ranks.meeting import LocalWorld
 
 MAX_CORES = 2
 
@@ -73,22 +69,6 @@ def simulate(kernel: Callable[..., Any]) -> Callable[..., Any]:
     return simulated
 
 
-@dataclass(frozen=True)
-class CoreReport:
-    """What one core did: its records in program order and its peaks of memory."""
-
-    stream: list[Record]
-    memory: MemoryReport
-
-
-@dataclass(frozen=True)
-class Run:
-    """A finished simulation: the kernel's outputs (None without numerics) and a report per core."""
-
-    outputs: Any
-    cores: tuple[CoreReport, ...]
-
-
 def run(kernel: Callable[..., Any], *args: Any, options: Options | None = None, **kwargs: Any) -> Run:
     """Runs a kernel on the CPU.
 
@@ -101,48 +81,97 @@ def run(kernel: Callable[..., Any], *args: Any, options: Options | None = None, 
     Raises:
         NkiValidationError: the kernel breaks a rule; the subclass says which.
     """
-    chosen = options if options is not None else Options()
-    launched = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
-    launch = Launch(chosen, hardware.get(chosen.target), launched.lnc)
-    bound = border.bind(launched.function, args, kwargs)
-    arguments = border.Arguments(bound, launch.hardware, numerics=chosen.numerics)
-    cores = [Core(launch, number) for number in range(launched.lnc)]
-    results: list[Any] = [None] * len(cores)
-
-    def body(core: Core) -> None:
-        results[core.program_id] = launched.function(*arguments.positional, **arguments.named)
-
-    _run_cores(launch, cores, body)
-    reports = tuple(CoreReport(core.stream, capacity.measure(core.stream, core.hardware)) for core in cores)
-    outputs = arguments.outputs(results[0]) if chosen.numerics else None
-    arguments.commit()
-    return Run(outputs, reports)
+    launched = _kernel(kernel)
+    (rank,) = prepare(launched.function, launched.lnc, options or Options(), [(args, kwargs)], LocalWorld(1))
+    (finished,) = execute([rank])
+    rank.arguments.commit()
+    return finished
 
 
-def _run_cores(launch: Launch, cores: list[Core], body: Callable[[Core], None]) -> None:
-    """One core runs in the caller's thread, where a debugger expects it; several take turns."""
+def run_ranks(
+    kernel: Callable[..., Any],
+    arguments_per_rank: Sequence[Sequence[Any] | Mapping[str, Any]],
+    options: Options | None = None,
+) -> list[Run]:
+    """Runs a kernel on several ranks in this process, each on the cores that `kernel[lnc]` says.
 
-    def with_turn(core: Core) -> None:
-        before = machine.take_turn(core)
-        try:
-            body(core)
-        finally:
-            machine.take_turn(before)
+    Args:
+        kernel: as for `simulate`.
+        arguments_per_rank: one entry per rank, from rank 0 on: a sequence of positional arguments or a mapping of
+            named ones. Ranks may share an array that none of them writes to.
+        options: as for `run`.
 
-    if len(cores) == 1:
-        with_turn(cores[0])
-        return
-    turns = Turns([(f"core {core.program_id}", functools.partial(with_turn, core)) for core in cores])
-    launch.wait = _waiting(turns)
-    turns.run()
+    Returns:
+        The runs in rank order. Arrays that kernels write to are updated once every rank has succeeded.
+
+    Raises:
+        DivergenceError: ranks of a group disagree on a collective.
+        DeadlockError: a rank waits for one that never comes; the message says who waits for what.
+        NkiValidationError: as for `run`; a note names the rank.
+    """
+    launched = _kernel(kernel)
+    calls = [_call(number, given) for number, given in enumerate(arguments_per_rank)]
+    if not calls:
+        raise LaunchError(f"{launched.__name__}: arguments_per_rank is empty; accepted: one entry per rank")
+    ranks = prepare(launched.function, launched.lnc, options or Options(), calls, LocalWorld(len(calls)))
+    finished = execute(ranks)
+    border.commit_all([rank.arguments for rank in ranks])
+    return finished
 
 
-def _waiting(turns: Turns) -> Callable[[Callable[[], bool], str], None]:
-    def wait(ready: Callable[[], bool], waits_for: str) -> None:
-        me = machine.current
-        try:
-            turns.wait(ready, waits_for)
-        finally:
-            machine.take_turn(me)
+def run_in_group(
+    kernel: Callable[..., Any], *args: Any, group: Any = None, options: Options | None = None, **kwargs: Any
+) -> Run:
+    """Runs a kernel as this process's rank of a torch.distributed group; every process of the group calls it.
 
-    return wait
+    Args:
+        kernel, args, kwargs: as for `run`.
+        group: a gloo process group. None: the default one, made from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT
+            (as torchrun sets them) where there is none yet.
+        options: as for `run`; `rank_timeout_seconds` bounds every wait for another rank.
+
+    Returns:
+        This rank's run, once every rank has succeeded: bit for bit what `run_ranks` gives.
+
+    Raises:
+        DivergenceError, DeadlockError: as for `run_ranks`.
+        RankFailedError: another rank raised an error or died.
+    """
+    from nkisim.ranks.processes import ProcessWorld  # torch.distributed takes long to import
+
+    launched, chosen = _kernel(kernel), options or Options()
+    with ProcessWorld(group, chosen.rank_timeout_seconds) as world:
+        (rank,) = prepare(launched.function, launched.lnc, chosen, [(args, kwargs)], world, world.rank)
+        (finished,) = execute([rank])
+    rank.arguments.commit()
+    return finished
+
+
+def outputs_per_rank(kernel: Callable[..., Any], lnc: int, inputs: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What `kernel` returns on each rank, for runners that know ranks as (kernel, cores, inputs per rank).
+
+    Args:
+        inputs: named arguments of each rank. Arrays are copied: ranks share none, and nothing is written back.
+    """
+    private = [{name: _copied(value) for name, value in given.items()} for given in inputs]
+    return [finished.outputs for finished in run_ranks(_kernel(kernel)[lnc], private)]
+
+
+def _kernel(kernel: Callable[..., Any]) -> Kernel:
+    return kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+
+
+def _call(number: int, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    if isinstance(given, Mapping):
+        return (), dict(given)
+    if isinstance(given, (list, tuple)):
+        return tuple(given), {}
+    raise LaunchError(
+        f"arguments_per_rank[{number}] is {type(given).__name__}; accepted: a tuple of arguments or a dictionary"
+    )
+
+
+def _copied(value: Any) -> Any:
+    if isinstance(value, (list, tuple)):
+        return type(value)(_copied(item) for item in value)
+    return value.copy() if hasattr(value, "__array__") and hasattr(value, "copy") else value

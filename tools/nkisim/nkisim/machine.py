@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +16,7 @@ from nkisim.instruction import NkiInstruction
 from nkisim.loops import Loops
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options
+from nkisim.ranks.meeting import LocalWorld, Wait, World
 from nkisim.record import Record
 from nkisim.storage import Allocation, Region, Storage
 
@@ -30,15 +31,31 @@ class Launch:
 
     Attributes:
         num_programs: cores that run the kernel (LNC).
+        decoded: operands kept decoded for the Tensor Engine, of all cores and ranks of the process.
+        rank: its number among the ranks of `world`.
+        world: the ranks that collectives reach.
         shared: tensors in shared HBM, in the order in which each core creates them.
-        wait: gives the other cores the turn until a condition holds; see `nkisim.turns`.
+        constants: tensors that hold data when the kernel starts; see `nkisim.language.constants`.
+        joined: collectives that all cores of the rank take part in, in that order; see `nkisim.collectives.joining`.
+        wait: gives the other cores and ranks the turn until a condition holds; see `nkisim.turns`.
     """
 
     options: Options
     hardware: Hardware
     num_programs: int
+    decoded: DecodeCache
+    rank: int = 0
+    world: World = field(default_factory=lambda: LocalWorld(1))
     shared: list[Storage] = field(default_factory=list)
-    wait: Callable[[Callable[[], bool], str], None] | None = None
+    constants: dict[Any, Any] = field(default_factory=dict)
+    joined: list[Any] = field(default_factory=list)
+    wait: Wait | None = None
+
+    def place(self, program_id: int) -> str:
+        """What errors call a core: the rank only where there are several, the core likewise."""
+        rank = f"rank {self.rank}" if self.world.size > 1 else ""
+        core = f"core {program_id}" if self.num_programs > 1 or not rank else ""
+        return f"{rank} {core}".strip()
 
 
 class Core:
@@ -51,6 +68,11 @@ class Core:
         checked: combinations of call and operand signatures whose rules held, in this process and on this target.
         loops: the dynamic loops around its instructions.
         dependencies: positions in the stream that the instruction at a position was made to wait for.
+        reduce_registers: accumulators of the Scalar and the Vector Engine; see `nkisim.isa.accumulation`.
+        warned: what has been warned about in this run.
+        constant_calls: how often each place of the kernel has made a constant.
+        generators: the engines' random number generators; see `nkisim.isa.random`.
+        collectives_joined: how many of `launch.joined` it has come to.
     """
 
     def __init__(self, launch: Launch, program_id: int) -> None:
@@ -58,12 +80,17 @@ class Core:
         self.program_id = program_id
         self.hardware = launch.hardware
         self.numerics = launch.options.numerics
-        self.decoded = DecodeCache(launch.options.decode_cache_bytes)
+        self.decoded = launch.decoded
         self.stream: list[Record] = []
         self.allocations: list[Allocation] = []
         self.checked = _checked.setdefault(launch.hardware.name, set())
         self.loops = Loops(self.stream)
         self.dependencies: dict[int, list[int]] = {}
+        self.reduce_registers: dict[engine, Any] = {}
+        self.warned: set[Any] = set()
+        self.constant_calls: Counter[Any] = Counter()
+        self.generators: dict[engine, Any] = {}
+        self.collectives_joined = 0
         self._shared_created = 0
 
     def emit(

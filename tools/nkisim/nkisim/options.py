@@ -25,11 +25,14 @@ class Options:
         numerics: compute values. Default True; without, a run records the same instructions and holds no data, and
             arguments may be torch tensors on the `meta` device.
         decode_cache_bytes: bound on the operands kept decoded for the Tensor Engine. Default 512 MiB.
+        rank_timeout_seconds: how long a rank in one process waits for a rank in another before it gives up. Default 20;
+            raise it where ranks compute for longer between two collectives.
     """
 
     target: str = field(default_factory=target_of_environment)
     numerics: bool = True
     decode_cache_bytes: int = 512 << 20
+    rank_timeout_seconds: float = 20.0
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
@@ -37,3 +40,5 @@ class Options:
         object.__setattr__(self, "target", TARGETS[self.target])
         if self.decode_cache_bytes < 0:
             raise ValueError(f"decode_cache_bytes {self.decode_cache_bytes}; accepted: 0 and up")
+        if not 0 < self.rank_timeout_seconds < float("inf"):
+            raise ValueError(f"rank_timeout_seconds {self.rank_timeout_seconds}; accepted: above 0, finite")

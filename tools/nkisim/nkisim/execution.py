@@ -1,0 +1,126 @@
+"""Prepares the ranks of a run, executes them, and reports what they did."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from common import hardware
+from nkisim import border, capacity, machine
+from nkisim.capacity import MemoryReport
+from nkisim.errors import DeadlockError
+from nkisim.machine import Core, Launch
+from nkisim.numerics.decode import DecodeCache
+from nkisim.options import Options
+from nkisim.ranks.meeting import World
+from nkisim.record import Record
+from nkisim.turns import POLL_SECONDS, Turns
+
+
+@dataclass(frozen=True)
+class CoreReport:
+    """What one core did: its records in program order and its peaks of memory."""
+
+    stream: list[Record]
+    memory: MemoryReport
+
+
+@dataclass(frozen=True)
+class Run:
+    """A finished simulation: the kernel's outputs (None without numerics) and a report per core."""
+
+    outputs: Any
+    cores: tuple[CoreReport, ...]
+
+
+@dataclass
+class Rank:
+    """One rank before and while it runs.
+
+    Attributes:
+        function: the kernel.
+        arguments: what it is called with.
+        results: what it returned, per core.
+    """
+
+    function: Callable[..., Any]
+    launch: Launch
+    arguments: border.Arguments
+    cores: list[Core]
+    results: list[Any] = field(default_factory=list)
+
+    def bodies(self) -> list[tuple[str, Callable[[], None]]]:
+        """What each core runs, by name."""
+        return [(self.launch.place(core.program_id), functools.partial(self._body, core)) for core in self.cores]
+
+    def _body(self, core: Core) -> None:
+        before = machine.take_turn(core)
+        try:
+            self.results[core.program_id] = self.function(*self.arguments.positional, **self.arguments.named)
+        finally:
+            machine.take_turn(before)
+
+    def report(self) -> Run:
+        """Checks what can be checked only at the end."""
+        cores = tuple(CoreReport(core.stream, capacity.measure(core.stream, core.hardware)) for core in self.cores)
+        outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
+        return Run(outputs, cores)
+
+
+def prepare(
+    function: Callable[..., Any],
+    lnc: int,
+    options: Options,
+    arguments: Sequence[tuple[tuple[Any, ...], dict[str, Any]]],
+    world: World,
+    first: int = 0,
+) -> list[Rank]:
+    """The ranks of this process, ready to run.
+
+    Args:
+        arguments: positional and named arguments of each rank.
+        first: number of the first of them in `world`.
+    """
+    chip, decoded = hardware.get(options.target), DecodeCache(options.decode_cache_bytes)
+    ranks = []
+    for number, (args, kwargs) in enumerate(arguments, first):
+        launch = Launch(options, chip, lnc, decoded, number, world)
+        bound = border.bind(function, args, kwargs)
+        given = border.Arguments(bound, chip, numerics=options.numerics)
+        ranks.append(Rank(function, launch, given, [Core(launch, n) for n in range(lnc)], [None] * lnc))
+    return ranks
+
+
+def execute(ranks: list[Rank]) -> list[Run]:
+    """Runs ranks to their end. One core runs in the caller's thread, where a debugger expects it; several take turns.
+
+    The caller's arrays are as before; `Rank.arguments.commit` writes to them.
+    """
+    bodies = [body for rank in ranks for body in rank.bodies()]
+    if len(bodies) == 1:
+        ranks[0].launch.wait = functools.partial(_wait_alone, bodies[0][0])
+        bodies[0][1]()
+    else:
+        turns = Turns(bodies)
+        for rank in ranks:
+            rank.launch.wait = functools.partial(_wait_in_turn, turns)
+        turns.run()
+    return [rank.report() for rank in ranks]
+
+
+def _wait_in_turn(turns: Turns, ready: Callable[[], bool], waits_for: object, *, outside: bool = False) -> None:
+    me = machine.current
+    try:
+        turns.wait(ready, waits_for, outside=outside)
+    finally:
+        machine.take_turn(me)
+
+
+def _wait_alone(name: str, ready: Callable[[], bool], waits_for: object, *, outside: bool = False) -> None:
+    while not ready():
+        if not outside:
+            raise DeadlockError(f"{name} waits for {waits_for}, and nothing else runs")
+        time.sleep(POLL_SECONDS)
