@@ -18,11 +18,11 @@ def tensor_copy(
     """Copies a tile within the core, casting through fp32 where the types differ; bit by bit where they do not.
 
     Args:
-        dst, src: tiles in SBUF or PSUM with as many partitions and elements per partition.
+        dst, src: tiles in SBUF or PSUM with as many partitions and elements per partition; packed types as they are.
         engine: vector, scalar or gpsimd (which cannot reach PSUM).
 
     Raises:
-        WrongBufferError, ShapeError, PartitionError, EngineError, UninitializedReadError.
+        WrongBufferError, DtypeError, ShapeError, PartitionError, EngineError, UninitializedReadError.
     """
     call = "nisa.tensor_copy"
     core = machine.core(call)
@@ -37,11 +37,14 @@ def tensor_copy(
         rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
         rules.same_elements(call, "dst", dst, "src", src)
+        if "packed" in (dst.dtype.kind, src.dtype.kind):
+            rules.same_dtype(call, "dst", dst, "src", src)
         rules.gpsimd_reach(call, chosen, dst=dst, src=src)
         core.checked.add(key)
     issued = core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
     if core.numerics:
-        memory.write(dst, memory.read(call, "src", src))
+        same = dst.dtype is src.dtype
+        memory.write(dst, memory.read(call, "src", src) if same else memory.read_fp32(call, "src", src))
     return issued
 
 
@@ -50,7 +53,7 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
 
     Args:
         dst: tile in SBUF or PSUM.
-        value: the constant; packed types take 0 only.
+        value: the constant; packed types take 0 only, integer types what they hold.
         engine: vector or gpsimd (which cannot reach PSUM).
 
     Raises:
@@ -63,6 +66,10 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
         raise ArgumentError(f"{call}: value {value!r}; accepted: a number known when the kernel is traced")
     if dst.dtype.kind == "packed" and value != 0:
         raise ArgumentError(f"{call}: value {value!r} for {dst.dtype}; accepted: 0")
+    if dst.dtype.kind == "integer":
+        limits = np.iinfo(dst.dtype.storage)
+        if not limits.min <= value <= limits.max:
+            raise ArgumentError(f"{call}: value {value!r} for {dst.dtype}; accepted: {limits.min} to {limits.max}")
     chosen = rules.choose_engine(call, engine, (Engine.vector, Engine.gpsimd))
     key = (call, dst.signature, chosen)
     if key not in core.checked:

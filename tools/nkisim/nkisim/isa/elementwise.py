@@ -12,11 +12,11 @@ from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, EngineError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import operands, rules
-from nkisim.numerics.alu import Operator
+from nkisim.numerics.alu import Operator, apply
 from nkisim.tensor import NkiTensor
 
 _ARITHMETIC, _ANY_BINARY = ("arithmetic",), ("arithmetic", "bitvec")
-_ALL_KINDS = ("arithmetic", "bitvec", "unary")
+_ALL_KINDS = ("arithmetic", "unary", "bitvec", "bitvec_unary")
 _SCALAR_ENGINE_PAIRS_TRN2 = (("multiply", "add"), ("multiply", None), ("add", None))
 
 
@@ -30,8 +30,8 @@ def tensor_tensor(
 ) -> NkiInstruction:
     """`dst = data1 <op> data2`, element by element.
 
-    Arithmetic happens in fp32, except that 32-bit integers on GpSimd (the default for them) are exact. Bit operators
-    work on the bits of integers.
+    Arithmetic happens in fp32, except that 32-bit integers on GpSimd (the default for them) are exact and wrap. Bit
+    operators work on the bits of integers of one width; shifts are logical, also of signed types.
 
     Args:
         dst, data1, data2: tiles with as many partitions and elements per partition; the inputs not both in PSUM.
@@ -46,26 +46,30 @@ def tensor_tensor(
     chosen = _tensor_tensor_engine(call, operator, engine, dst, data1, data2)
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("data1", data1), ("data2", data2)):
-            rules.tile(call, operand, tensor, core.hardware, rules.ON_CHIP)
+            rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
         rules.same_elements(call, "data1", data1, "dst", dst)
         rules.same_elements(call, "data2", data2, "dst", dst)
         rules.not_both_in_psum(call, "data1", data1, "data2", data2)
         rules.gpsimd_reach(call, chosen, dst=dst, data1=data1, data2=data2)
-        operands.check_integers(call, operator, dst=dst, data1=data1, data2=data2)
+        operands.check_bits(call, operator, dst=dst, data1=data1, data2=data2)
         core.checked.add(key)
     issued = core.emit("tensor_tensor", chosen, (dst.region,), (data1.region, data2.region), name, operator.name)
     if core.numerics:
-        exact = operator.kind == "bitvec" or (chosen is Engine.gpsimd and _integers(dst, data1, data2))
-        if exact:
-            x, y = (memory.read(call, n, t).reshape(dst.shape) for n, t in (("data1", data1), ("data2", data2)))
-        else:
-            x, y = (
-                operands.shaped(call, "data1", data1, dst.shape),
-                operands.shaped(call, "data2", data2, dst.shape),
-            )
-        memory.write(dst, apply(operator, x, y))
+        _combine(call, dst, data1, data2, operator, exact=chosen is Engine.gpsimd and _integers(dst, data1, data2))
     return issued
+
+
+def _combine(call: str, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, operator: Operator, *, exact: bool) -> None:
+    if operator.is_bitvec:
+        x, y = (operands.bits(call, n, t, dst.shape) for n, t in (("data1", data1), ("data2", data2)))
+        operands.write_bits(dst, apply(operator, x, y))
+        return
+    if exact:
+        x, y = (memory.read(call, n, t).reshape(dst.shape) for n, t in (("data1", data1), ("data2", data2)))
+    else:
+        x, y = (operands.shaped(call, n, t, dst.shape) for n, t in (("data1", data1), ("data2", data2)))
+    memory.write(dst, apply(operator, x, y))
 
 
 def _integers(*tensors: NkiTensor) -> bool:
@@ -77,7 +81,7 @@ def _tensor_tensor_engine(call: str, op: Operator, asked: Engine, *tensors: NkiT
         return rules.choose_engine(call, asked, (Engine.gpsimd,))
     chosen = rules.choose_engine(call, asked, (Engine.vector, Engine.gpsimd))
     in_psum = any(t.buffer is rules.PSUM for t in tensors)
-    if asked is Engine.unknown and op.kind == "arithmetic" and _integers(*tensors) and not in_psum:
+    if asked is Engine.unknown and not op.is_bitvec and _integers(*tensors) and not in_psum:
         return Engine.gpsimd
     return chosen
 
@@ -98,42 +102,58 @@ def tensor_scalar(
 
     Args:
         dst, data: tiles with as many partitions and elements per partition.
-        operand0, operand1: numbers, or fp32 tiles (partitions, 1); operand0 is None or 0 with a unary op0.
+        operand0, operand1: numbers, or tiles (partitions, 1) of fp32; with bit operators integers, or tiles of
+            data's width; None or 0 with a unary operator.
         op1: optional; of the same kind (bits or arithmetic) as op0.
         reverse0, reverse1: swap the sides of an operator.
-        engine: vector, scalar (on trn2 only multiply-add, multiply or add) or gpsimd (rsqrt only).
+        engine: vector, scalar (on trn2 only multiply-add, multiply or add) or gpsimd (rsqrt only, its default
+            where it reaches the tiles); vector with bit operators.
     """
     call = "nisa.tensor_scalar"
     core = machine.core(call)
     rules.require_tensors(call, dst=dst, data=data)
     first = operands.operator(call, "op0", op0, _ALL_KINDS)
     second = operands.operator(call, "op1", op1, _ALL_KINDS) if op1 is not None else None
-    chosen = _tensor_scalar_engine(call, core, engine, first, second)
+    in_psum = any(isinstance(t, NkiTensor) and t.buffer is rules.PSUM for t in (dst, data, operand0, operand1))
+    chosen = _tensor_scalar_engine(call, core, engine, first, second, in_psum=in_psum)
     names = (first.name, second.name if second else None)
     key = (call, names, dst.signature, data.signature, *operands.signatures(operand0, operand1), chosen)
     if key not in core.checked:
-        _check_tensor_scalar(call, core, dst, data, first, operand0, second, operand1, chosen)
+        _check_tensor_scalar(call, core, dst, data, first, second, operand0, operand1)
+        rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
         core.checked.add(key)
+    check_constant(call, "operand0", first, operand0, data)
+    check_constant(call, "operand1", second, operand1, data)
     reads = (data.region, *operands.regions(operand0, operand1))
     issued = core.emit("tensor_scalar", chosen, (dst.region,), reads, name, names)
     if core.numerics:
-        memory.write(dst, _scalar_chain(call, dst, data, first, operand0, reverse0, second, operand1, reverse1))
+        values = _input(call, "data", data, dst.shape, first)
+        values = stage(call, first, "operand0", operand0, values, swapped=reverse0)
+        if second is not None:
+            values = stage(call, second, "operand1", operand1, values, swapped=reverse1)
+        if first.is_bitvec:
+            operands.write_bits(dst, values)
+        else:
+            memory.write(dst, values)
     return issued
 
 
 def _tensor_scalar_engine(
-    call: str, core: machine.Core, asked: Engine, first: Operator, second: Operator | None
+    call: str, core: machine.Core, asked: Engine, first: Operator, second: Operator | None, *, in_psum: bool
 ) -> Engine:
-    if first.kind == "bitvec":
+    if first.is_bitvec:
         return rules.choose_engine(call, asked, (Engine.vector,))
-    if asked is Engine.gpsimd and first.name != "rsqrt":
-        raise EngineError(f"{call}: engine gpsimd with nl.{first.name}; accepted there: nl.rsqrt")
+    only_rsqrt = first.name == "rsqrt" and second is None
+    if asked is Engine.gpsimd and not only_rsqrt:
+        raise EngineError(f"{call}: engine gpsimd with nl.{first.name}; accepted there: nl.rsqrt alone")
     pair = (first.name, second.name if second else None)
     if asked is Engine.scalar and core.hardware.name == "trn2" and pair not in _SCALAR_ENGINE_PAIRS_TRN2:
         raise EngineError(
             f"{call}: engine scalar on trn2 with op0 nl.{pair[0]}, op1 {pair[1] and 'nl.' + pair[1]}; "
             f"accepted: multiply then add, multiply alone, add alone"
         )
+    if asked is Engine.unknown and only_rsqrt and not in_psum:
+        return Engine.gpsimd
     return rules.choose_engine(call, asked, (Engine.vector, Engine.scalar, Engine.gpsimd))
 
 
@@ -143,65 +163,60 @@ def _check_tensor_scalar(
     dst: NkiTensor,
     data: NkiTensor,
     first: Operator,
-    operand0: Any,
     second: Operator | None,
+    operand0: Any,
     operand1: Any,
-    chosen: Engine,
 ) -> None:
-    rules.tile(call, "data", data, core.hardware, rules.ON_CHIP)
-    rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
+    rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
+    rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
     rules.writable(call, "dst", dst)
     rules.same_elements(call, "dst", dst, "data", data)
-    rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
-    operands.check_integers(call, first, dst=dst, data=data)
-    bits = first.kind == "bitvec"
-    if second is not None and (second.kind == "bitvec") is not bits:
+    operands.check_bits(call, first, dst=dst, data=data)
+    if second is not None and second.is_bitvec is not first.is_bitvec:
         raise ArgumentError(
             f"{call}: op0 nl.{first.name} and op1 nl.{second.name}; accepted: both bits or both arithmetic"
         )
     for operand, op, value in (("operand0", first, operand0), ("operand1", second, operand1)):
-        if op is None or op.kind == "unary":
-            if value is not None and not (not isinstance(value, NkiTensor) and value == 0):
-                raise ArgumentError(f"{call}: {operand} is {value!r} without a binary operator; accepted: None or 0")
-        else:
-            operands.check_scalar(call, operand, value, data, None if bits else (float32,))
+        check_operand(call, operand, op, value, data)
 
 
-def _scalar_chain(
-    call: str,
-    dst: NkiTensor,
-    data: NkiTensor,
-    first: Operator,
-    operand0: Any,
-    reverse0: bool,
-    second: Operator | None,
-    operand1: Any,
-    reverse1: bool,
-) -> np.ndarray:
-    bits = first.kind == "bitvec"
-    values = (
-        memory.read(call, "data", data).reshape(dst.shape) if bits else operands.shaped(call, "data", data, dst.shape)
-    )
-    for operand, op, value, swapped in (
-        ("operand0", first, operand0, reverse0),
-        ("operand1", second, operand1, reverse1),
-    ):
-        if op is None:
-            continue
-        if op.kind == "unary":
-            values = op.apply(values)
-            continue
-        other = (
-            _bits_scalar(call, operand, value, values) if bits else operands.scalar(call, operand, value, values.ndim)
-        )
-        values = apply(op, other, values) if swapped else apply(op, values, other)
-    return values
-
-
-def _bits_scalar(call: str, operand: str, value: Any, like: np.ndarray) -> Any:
+def check_operand(call: str, operand: str, op: Operator | None, value: Any, data: NkiTensor) -> None:
+    """The scalar operand of a stage: a number or a tile that suits the operator."""
+    if op is None or op.is_unary:
+        return
+    operands.check_scalar(call, operand, value, data, None if op.is_bitvec else (float32,))
     if isinstance(value, NkiTensor):
-        return memory.read(call, operand, value).astype(like.dtype).reshape(-1, *[1] * (like.ndim - 1))
-    return np.asarray(value).astype(like.dtype)
+        operands.check_bits(call, op, data=data, **{operand: value})
+
+
+def check_constant(call: str, operand: str, op: Operator | None, value: Any, data: NkiTensor) -> None:
+    """What of a scalar operand depends on its value: none without a binary operator, integers with bit operators."""
+    if op is None or op.is_unary:
+        if isinstance(value, NkiTensor) or (value is not None and value != 0):
+            raise ArgumentError(f"{call}: {operand} is {value!r} without a binary operator; accepted: None or 0")
+    elif op.is_bitvec and not isinstance(value, NkiTensor):
+        bits = 8 * data.dtype.itemsize
+        if not isinstance(value, (int, np.integer)) or not -(1 << (bits - 1)) <= value < 1 << bits:
+            raise ArgumentError(
+                f"{call}: {operand} is {value!r} with nl.{op.name}; accepted: an integer of {bits} bits"
+            )
+
+
+def _input(call: str, operand: str, tensor: NkiTensor, shape: tuple[int, ...], op: Operator) -> np.ndarray:
+    return (operands.bits if op.is_bitvec else operands.shaped)(call, operand, tensor, shape)
+
+
+def stage(call: str, op: Operator, operand: str, value: Any, values: np.ndarray, *, swapped: bool) -> np.ndarray:
+    """One operator with its scalar operand, applied to all values."""
+    if op.is_unary:
+        return apply(op, values)
+    if not op.is_bitvec:
+        other = operands.scalar(call, operand, value, values.ndim)
+    elif isinstance(value, NkiTensor):
+        other = operands.bits(call, operand, value, (value.shape[0], *[1] * (values.ndim - 1)))
+    else:
+        other = values.dtype.type(int(value) % (1 << (8 * values.itemsize)))
+    return apply(op, other, values) if swapped else apply(op, values, other)
 
 
 def scalar_tensor_tensor(
@@ -232,7 +247,7 @@ def scalar_tensor_tensor(
     key = (call, dst.signature, data.signature, operand1.signature, *operands.signatures(operand0))
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("data", data), ("operand1", operand1)):
-            rules.tile(call, operand, tensor, core.hardware, rules.ON_CHIP)
+            rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
         rules.same_elements(call, "dst", dst, "data", data)
         rules.same_elements(call, "operand1", operand1, "data", data)
@@ -243,15 +258,30 @@ def scalar_tensor_tensor(
     issued = core.emit("scalar_tensor_tensor", Engine.vector, (dst.region,), reads, name, (first.name, second.name))
     if core.numerics:
         values = operands.shaped(call, "data", data, dst.shape)
-        other = operands.scalar(call, "operand0", operand0, values.ndim)
-        values = apply(first, other, values) if reverse0 else apply(first, values, other)
+        values = stage(call, first, "operand0", operand0, values, swapped=reverse0)
         other = operands.shaped(call, "operand1", operand1, dst.shape)
         memory.write(dst, apply(second, other, values) if reverse1 else apply(second, values, other))
     return issued
 
 
-def apply(op: Operator, x: Any, y: Any) -> np.ndarray:
-    """`x <op> y` without numpy's warnings: overflow and invalid values are the hardware's inf and NaN."""
-    with np.errstate(all="ignore"):
-        result: np.ndarray = op.apply(x, y)
-    return result
+def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:
+    """`dst = 1 / data` in fp32 on the Vector Engine.
+
+    Args:
+        dst, data: tiles with as many partitions and elements per partition.
+    """
+    call = "nisa.reciprocal"
+    core = machine.core(call)
+    rules.require_tensors(call, dst=dst, data=data)
+    key = (call, dst.signature, data.signature)
+    if key not in core.checked:
+        rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
+        rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
+        rules.writable(call, "dst", dst)
+        rules.same_elements(call, "dst", dst, "data", data)
+        core.checked.add(key)
+    issued = core.emit("reciprocal", Engine.vector, (dst.region,), (data.region,), name)
+    if core.numerics:
+        with np.errstate(all="ignore"):
+            memory.write(dst, np.float32(1) / operands.shaped(call, "data", data, dst.shape))
+    return issued

@@ -2,46 +2,85 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
 from nkisim import machine, memory
 from nkisim.dtypes import DType
-from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, DtypeError, ShapeError
 from nkisim.isa import rules
 from nkisim.numerics import cast
 from nkisim.numerics.alu import OPERATORS, Operator
 from nkisim.tensor import NkiTensor
 
-PSUM = MemoryRegion.psum
 _LANGUAGE = "nkisim.language"
+_REDUCTIONS = {"max": "maximum", "min": "minimum"}
+"""Reducing functions that the documentation also names as operators."""
 
 
 def language_name(call: str, parameter: str, op: Any) -> str:
     """Name of a `nki.language` function passed as an operator."""
     name = getattr(op, "__name__", None)
-    if name is None or not str(getattr(op, "__module__", "")).startswith(_LANGUAGE):
-        raise ArgumentError(f"{call}: {parameter} is {op!r}; accepted: an operator of nki.language, such as nl.add")
-    return str(name)
+    if isinstance(op, Operator) or (name and str(getattr(op, "__module__", "")).startswith(_LANGUAGE)):
+        return str(name)
+    raise ArgumentError(f"{call}: {parameter} is {op!r}; accepted: an operator of nki.language, such as nl.add")
 
 
 def operator(call: str, parameter: str, op: Any, kinds: tuple[str, ...]) -> Operator:
     """The operator that a `nki.language` function stands for, of one of the kinds accepted."""
-    found = OPERATORS.get(language_name(call, parameter, op))
+    found = _named(call, parameter, op)
     if found is None or found.kind not in kinds:
-        names = ", ".join(o.name for o in OPERATORS.values() if o.kind in kinds)
-        raise ArgumentError(f"{call}: {parameter} is nl.{getattr(op, '__name__', op)}; accepted: {names}")
-    return found
+        _refuse(call, parameter, op, tuple(o.name for o in OPERATORS.values() if o.kind in kinds))
+    return _on_target(call, parameter, found)
 
 
-def check_integers(call: str, op: Operator, **tensors: NkiTensor) -> None:
-    """Bit operators take and give integers."""
-    if op.kind == "bitvec":
-        for operand, tensor in tensors.items():
-            if tensor.dtype.kind != "integer":
-                raise DtypeError(f"{call}: {operand} is {tensor.dtype} with nl.{op.name}; accepted: integer types")
+def operator_among(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> Operator:
+    """The operator that a `nki.language` function stands for, one of those named."""
+    found = _named(call, parameter, op)
+    if found is None or found.name not in names:
+        _refuse(call, parameter, op, names)
+    return _on_target(call, parameter, found)
+
+
+def _named(call: str, parameter: str, op: Any) -> Operator | None:
+    name = language_name(call, parameter, op)
+    return OPERATORS.get(_REDUCTIONS.get(name, name))
+
+
+def _refuse(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> NoReturn:
+    raise ArgumentError(f"{call}: {parameter} is nl.{op.__name__}; accepted: {', '.join(names)}")
+
+
+def _on_target(call: str, parameter: str, op: Operator) -> Operator:
+    if op.needs_trn3:
+        hardware = machine.core(call).hardware
+        rules.generation(f"{call}: {parameter} nl.{op.name}", hardware, hardware.supports_mx, "trn3")
+    return op
+
+
+def check_bits(call: str, op: Operator, **tensors: NkiTensor) -> None:
+    """Bit operators take and give integers of one width, since they convert nothing."""
+    if not op.is_bitvec:
+        return
+    widths = {tensor.dtype.itemsize for tensor in tensors.values()}
+    for operand, tensor in tensors.items():
+        if tensor.dtype.kind != "integer":
+            raise DtypeError(f"{call}: {operand} is {tensor.dtype} with nl.{op.name}; accepted: integer types")
+    if len(widths) > 1:
+        given = ", ".join(f"{operand} {tensor.dtype}" for operand, tensor in tensors.items())
+        raise DtypeError(f"{call}: {given} with nl.{op.name}; accepted: integers of one width, bits are not converted")
+
+
+def bits(call: str, operand: str, tensor: NkiTensor, shape: tuple[int, ...]) -> np.ndarray:
+    """An integer operand's bits as unsigned integers, in the shape of the result."""
+    values = memory.read(call, operand, tensor)
+    return values.reshape(shape).view(f"u{values.itemsize}")
+
+
+def write_bits(dst: NkiTensor, values: np.ndarray) -> None:
+    """Stores unsigned integers of dst's width as its bits."""
+    memory.write(dst, np.ascontiguousarray(values).view(dst.dtype.storage))
 
 
 def check_scalar(call: str, operand: str, value: Any, data: NkiTensor, dtypes: tuple[DType, ...] | None) -> None:
@@ -50,15 +89,19 @@ def check_scalar(call: str, operand: str, value: Any, data: NkiTensor, dtypes: t
         if not isinstance(value, (int, float, np.generic)):
             raise ArgumentError(f"{call}: {operand} is {value!r}; accepted: a number or a tile ({data.shape[0]}, 1)")
         return
-    hardware = machine.core(call).hardware
-    rules.tile(call, operand, value, hardware, rules.ON_CHIP)
+    check_column(call, operand, value, data)
+    if dtypes is not None:
+        rules.dtype(call, operand, value, dtypes)
+
+
+def check_column(call: str, operand: str, value: NkiTensor, data: NkiTensor) -> None:
+    """A tile on-chip with one element for each partition of `data`."""
+    rules.numeric(call, operand, value, machine.core(call).hardware, rules.ON_CHIP)
     rules.same_partitions(call, operand, value, "data", data)
     if value.size != value.shape[0]:
         raise ShapeError(
             f"{call}: {operand} {list(value.shape)}; accepted: one element per partition, ({data.shape[0]}, 1)"
         )
-    if dtypes is not None:
-        rules.dtype(call, operand, value, dtypes)
 
 
 def scalar(call: str, operand: str, value: Any, rank: int) -> Any:

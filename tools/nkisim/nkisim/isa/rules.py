@@ -99,6 +99,13 @@ def tile(call: str, operand: str, tensor: NkiTensor, hardware: Hardware, accepte
     partitions(call, operand, tensor, hardware)
 
 
+def numeric(call: str, operand: str, tensor: NkiTensor, hardware: Hardware, accepted: tuple[MemoryRegion, ...]) -> None:
+    """A `tile` that the engine calculates with: packed types have no arithmetic."""
+    tile(call, operand, tensor, hardware, accepted)
+    if tensor.dtype.kind == "packed":
+        raise DtypeError(f"{call}: {operand} {tensor.name} is {tensor.dtype}; accepted: any type but packed ones")
+
+
 def choose_engine(call: str, asked: engine, accepted: tuple[engine, ...]) -> engine:
     """The engine asked for, or the first accepted one where the choice is left to the compiler."""
     if asked is engine.unknown:

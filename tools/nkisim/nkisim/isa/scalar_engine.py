@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
 
-from nkisim import machine, memory
-from nkisim.dtypes import float32
+from nkisim import machine, memory, source
+from nkisim.dtypes import float32, tfloat32
 from nkisim.enums import engine as Engine
 from nkisim.enums import reduce_cmd as ReduceCommand
-from nkisim.errors import ArgumentError, NotSimulatedError
+from nkisim.errors import ArgumentError, DtypeError, NotSimulatedError, ValueRangeWarning
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import operands, rules
-from nkisim.numerics.activations import FUNCTIONS
+from nkisim.isa import accumulation, operands, rules
+from nkisim.numerics import activations
+from nkisim.numerics.activations import FUNCTIONS, RANGES
+from nkisim.numerics.alu import OPERATORS, Operator
+from nkisim.storage import Region
 from nkisim.tensor import NkiTensor
+
+_COMMANDS = (ReduceCommand.idle, ReduceCommand.reset, ReduceCommand.reduce, ReduceCommand.reset_reduce)
+_REDUCTIONS = ("add",)
+_REDUCTIONS_OF_ACTIVATE2 = ("add", "maximum", "minimum", "abs_max", "abs_min")
+_BYPASS = "bypass"
+_STAGES = (
+    ("multiply", "add"), ("multiply", "subtract"), ("multiply", _BYPASS),
+    ("add", _BYPASS), ("subtract", _BYPASS), (_BYPASS, _BYPASS),
+)  # fmt: skip
 
 
 def activation(
@@ -28,41 +41,244 @@ def activation(
     reduce_cmd: ReduceCommand = ReduceCommand.idle,
     name: str | None = None,
 ) -> NkiInstruction:
-    """`dst = op(data * scale + bias)` in fp32 on the Scalar Engine.
+    """`dst = op(data * scale + bias)` in fp32 on the Scalar Engine, and optionally the sum of that per partition.
+
+    The sum is kept in the engine's reduce registers; reading them out is an instruction of its own. The documentation
+    also writes `reduce_regs += reduce_op(reduce_regs, ...)`, which would count what is there twice; this adds once,
+    as the text has it. Functions are exact outside their valid range too, with a ValueRangeWarning, except `sin`,
+    which goes on as a cubic.
 
     Args:
         dst, data: tiles with as many partitions and elements per partition.
-        op: an activation function of `nki.language`.
-        bias: a number or a tile (partitions, 1).
+        op: an activation function of `nki.language`; `nl.prelu` has its slope in `nisa.activate2` only.
+        bias: a number or a tile (partitions, 1), of any type but tfloat32.
         scale: a number or an fp32 tile (partitions, 1).
-        reduce_op, reduce_res, reduce_cmd: reductions are not simulated yet.
+        reduce_op: `nl.add`; needed where reduce_cmd reduces.
+        reduce_res: tile (partitions, 1) that takes the registers, or None to leave them in the engine.
+        reduce_cmd: idle, reset, reduce or reset_reduce.
+
+    Raises:
+        WrongBufferError, DtypeError, ShapeError, PartitionError, ArgumentError: the operands do not suit.
+        UninitializedReadError: an operand, or a reduce register, that nothing has written.
     """
-    call = "nisa.activation"
+    return _activate("nisa.activation", dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd, name)
+
+
+def activation_reduce(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None,
+    bias: Any = None,
+    scale: Any = 1.0,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`nisa.activation` with `reduce_cmd.reset_reduce`, kept by the vendor for older kernels."""
+    command = ReduceCommand.reset_reduce
+    return _activate("nisa.activation_reduce", dst, op, data, bias, scale, reduce_op, reduce_res, command, name)
+
+
+def _activate(
+    call: str,
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    bias: Any,
+    scale: Any,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None,
+    reduce_cmd: ReduceCommand,
+    name: str | None,
+) -> NkiInstruction:
     core = machine.core(call)
     rules.require_tensors(call, dst=dst, data=data)
-    if reduce_op is not None or reduce_res is not None or reduce_cmd is not ReduceCommand.idle:
-        raise NotSimulatedError(f"{call} with a reduction is not simulated yet")
-    function = operands.language_name(call, "op", op)
-    if function not in FUNCTIONS:
-        raise ArgumentError(f"{call}: op is nl.{function}; accepted: {', '.join(FUNCTIONS)}")
-    key = (call, function, dst.signature, data.signature, *operands.signatures(bias, scale))
+    function = _function(call, op)
+    if function == "prelu":
+        raise NotSimulatedError(f"{call} with nl.prelu, whose slope it does not take; accepted: nisa.activate2")
+    reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
+    key = (call, function, dst.signature, data.signature, *operands.signatures(bias, scale, reduce_res), reduce_cmd)
     if key not in core.checked:
-        rules.tile(call, "data", data, core.hardware, rules.ON_CHIP)
-        rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
-        rules.writable(call, "dst", dst)
-        rules.same_elements(call, "dst", dst, "data", data)
+        _check_tiles(call, core, dst, data)
         operands.check_scalar(call, "scale", scale, data, (float32,))
         if bias is not None:
             operands.check_scalar(call, "bias", bias, data, None)
+            _check_bias_dtype(call, bias)
+        accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
         core.checked.add(key)
-    issued = core.emit(
-        "activation", Engine.scalar, (dst.region,), (data.region, *operands.regions(scale, bias)), name, function
-    )
+    reads = (data.region, *operands.regions(scale, bias))
+    issued = _issue(core, call, dst, reads, reduce_res, name, function)
     if core.numerics:
         with np.errstate(all="ignore"):
             values = operands.shaped(call, "data", data, dst.shape)
             values = values * operands.scalar(call, "scale", scale, values.ndim)
             if bias is not None:
                 values = values + operands.scalar(call, "bias", bias, values.ndim)
-            memory.write(dst, FUNCTIONS[function](values))
+            _warn_outside(call, core, function, values)
+            results = FUNCTIONS[function](values)
+        _finish(call, core, dst, data, results, reduction, reduce_res, reduce_cmd)
     return issued
+
+
+def _issue(
+    core: machine.Core,
+    call: str,
+    dst: NkiTensor,
+    reads: tuple[Region, ...],
+    reduce_res: NkiTensor | None,
+    name: str | None,
+    detail: Any,
+) -> NkiInstruction:
+    """The instruction, and the one that reads the reduce registers out; its handle where there is one."""
+    issued = core.emit(call.removeprefix("nisa."), Engine.scalar, (dst.region,), reads, name, detail)
+    if reduce_res is not None:
+        issued = core.emit("read_reduce_registers", Engine.scalar, (reduce_res.region,), (), name)
+    return issued
+
+
+def _finish(
+    call: str,
+    core: machine.Core,
+    dst: NkiTensor,
+    data: NkiTensor,
+    results: np.ndarray,
+    reduction: Operator | None,
+    reduce_res: NkiTensor | None,
+    command: ReduceCommand,
+) -> None:
+    accumulation.accumulate(call, core, Engine.scalar, data, reduction, command, results)
+    memory.write(dst, results)
+    if reduce_res is not None:
+        accumulation.read_out(call, core, Engine.scalar, data, reduce_res, negate=False)
+
+
+def _function(call: str, op: Any) -> str:
+    name = operands.language_name(call, "op", op)
+    if name not in FUNCTIONS and name != "prelu":
+        raise ArgumentError(f"{call}: op is nl.{name}; accepted: {', '.join(FUNCTIONS)}, prelu")
+    return name
+
+
+def _reduction(call: str, op: Any, command: ReduceCommand, accepted: tuple[str, ...]) -> Operator | None:
+    if op is not None:
+        return operands.operator_among(call, "reduce_op", op, accepted)
+    if accumulation.accumulates(command):
+        raise ArgumentError(f"{call}: reduce_op is None with {command}; accepted: {', '.join(accepted)}")
+    return None
+
+
+def _check_tiles(call: str, core: machine.Core, dst: NkiTensor, data: NkiTensor) -> None:
+    rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
+    rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
+    rules.writable(call, "dst", dst)
+    rules.same_elements(call, "dst", dst, "data", data)
+
+
+def _check_bias_dtype(call: str, bias: Any) -> None:
+    if isinstance(bias, NkiTensor) and bias.dtype is tfloat32:
+        raise DtypeError(f"{call}: bias {bias.name} is tfloat32; accepted: any other type")
+
+
+def _warn_outside(call: str, core: machine.Core, function: str, values: np.ndarray) -> None:
+    """Warns once a kernel line and run of inputs that the hardware's approximation does not cover."""
+    valid = RANGES.get(function)
+    if valid is None:
+        return
+    value = valid.first_outside(values)
+    where = source.current()
+    if value is None or where is None or (function, where) in core.warned:
+        return
+    core.warned.add((function, where))
+    message = f"{call}: nl.{function} of {value:g}, outside its valid range {valid.text}; the chip's result is invalid"
+    warnings.warn_explicit(message, ValueRangeWarning, where.code.co_filename, where.line)
+
+
+def activate2(
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    imm0: Any,
+    imm1: Any,
+    op0: Any,
+    op1: Any,
+    relu_param: Any = 0.0,
+    reverse0: bool = False,
+    reverse1: bool = False,
+    reduce_op: Any = None,
+    reduce_res: NkiTensor | None = None,
+    reduce_cmd: ReduceCommand = ReduceCommand.idle,
+    name: str | None = None,
+) -> NkiInstruction:
+    """`dst = op((data <op0> imm0) <op1> imm1)` in fp32 on the Scalar Engine, with an optional reduction (trn3).
+
+    Args:
+        dst, data, op, reduce_res, reduce_cmd: as for `nisa.activation`.
+        imm0, imm1: numbers or tiles (partitions, 1); of one type where both are tiles.
+        op0, op1: multiply with add, subtract or bypass; add, subtract or bypass with bypass.
+        relu_param: slope of `nl.prelu` for negative values; a number or a tile (partitions, 1).
+        reverse0, reverse1: swap the sides of an operator, which is not bypass.
+        reduce_op: add, maximum, minimum, abs_max or abs_min.
+
+    Raises:
+        TargetError: on trn2; otherwise as `nisa.activation`.
+    """
+    call = "nisa.activate2"
+    core = machine.core(call)
+    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+    rules.require_tensors(call, dst=dst, data=data)
+    function = _function(call, op)
+    stages = (_stage(call, "op0", op0), _stage(call, "op1", op1))
+    reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS_OF_ACTIVATE2)
+    scalars = operands.signatures(imm0, imm1, relu_param, reduce_res)
+    key = (call, function, dst.signature, data.signature, *scalars, stages, reverse0, reverse1, reduce_cmd)
+    if key not in core.checked:
+        _check_tiles(call, core, dst, data)
+        _check_stages(call, data, stages, imm0, imm1, reverse0, reverse1)
+        operands.check_scalar(call, "relu_param", relu_param, data, None)
+        accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
+        core.checked.add(key)
+    reads = (data.region, *operands.regions(imm0, imm1, relu_param))
+    issued = _issue(core, call, dst, reads, reduce_res, name, (function, *stages))
+    if core.numerics:
+        values = operands.shaped(call, "data", data, dst.shape)
+        for stage, operand, imm, swapped in ((stages[0], "imm0", imm0, reverse0), (stages[1], "imm1", imm1, reverse1)):
+            values = _apply_stage(call, stage, operand, imm, values, swapped=swapped)
+        _warn_outside(call, core, function, values)
+        with np.errstate(all="ignore"):
+            if function == "prelu":
+                slope = operands.scalar(call, "relu_param", relu_param, values.ndim)
+                results = activations.prelu(values, slope)
+            else:
+                results = FUNCTIONS[function](values)
+        _finish(call, core, dst, data, results, reduction, reduce_res, reduce_cmd)
+    return issued
+
+
+def _stage(call: str, parameter: str, op: Any) -> str:
+    """Name of the operator of a stage; None stands for bypass, as "to be set" suggests."""
+    return _BYPASS if op is None else operands.language_name(call, parameter, op)
+
+
+def _check_stages(
+    call: str, data: NkiTensor, stages: tuple[str, str], imm0: Any, imm1: Any, reverse0: bool, reverse1: bool
+) -> None:
+    if stages not in _STAGES:
+        pairs = ", ".join(f"({first}, {second})" for first, second in _STAGES)
+        raise ArgumentError(f"{call}: op0 nl.{stages[0]}, op1 nl.{stages[1]}; accepted: {pairs}")
+    for operand, stage, swapped in (("reverse0", stages[0], reverse0), ("reverse1", stages[1], reverse1)):
+        if swapped and stage == _BYPASS:
+            raise ArgumentError(f"{call}: {operand} with {_BYPASS}; accepted: with an operator")
+    operands.check_scalar(call, "imm0", imm0, data, None)
+    operands.check_scalar(call, "imm1", imm1, data, None)
+    if isinstance(imm0, NkiTensor) and isinstance(imm1, NkiTensor):
+        rules.same_dtype(call, "imm1", imm1, "imm0", imm0)
+
+
+def _apply_stage(call: str, stage: str, operand: str, imm: Any, values: np.ndarray, *, swapped: bool) -> np.ndarray:
+    if stage == _BYPASS:
+        return values
+    other = operands.scalar(call, operand, imm, values.ndim)
+    apply = OPERATORS[stage].apply
+    with np.errstate(all="ignore"):
+        result: np.ndarray = apply(other, values) if swapped else apply(values, other)
+    return result
