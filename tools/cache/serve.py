@@ -28,6 +28,7 @@ error_log stderr;
 events {{}}
 http {{
     access_log off;
+    log_not_found off;  # a miss is no error
     client_body_temp_path {folder}/incoming;  # on the cache's own disk, so that a finished upload is renamed
     fastcgi_temp_path {state}/fastcgi;
     proxy_temp_path {state}/proxy;
