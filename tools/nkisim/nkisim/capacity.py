@@ -14,7 +14,7 @@ from common.hardware import Hardware
 from nkisim.enums import MemoryRegion
 from nkisim.errors import CapacityError, OverlapError
 from nkisim.record import Record
-from nkisim.storage import Allocation
+from nkisim.storage import Allocation, IndexedRegion
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
@@ -63,7 +63,10 @@ def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
 def _lives(stream: list[Record]) -> dict[int, tuple[Allocation, int, int]]:
     lives: dict[int, tuple[Allocation, int, int]] = {}
     for position, record in enumerate(stream):
-        for region in (*record.writes, *record.reads):
+        touched = [*record.writes, *record.reads]
+        for region in touched:
+            if type(region) is IndexedRegion and region.chosen_by is not None:
+                touched.append(region.chosen_by)
             allocation = region.allocation
             if allocation.buffer is SBUF or allocation.buffer is PSUM:
                 known = lives.get(allocation.number)

@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from nkisim import machine
+from nkisim import addressing, indirect, machine
 from nkisim.dtypes import as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import (
     ArgumentError,
     CapacityError,
+    NotSimulatedError,
     PartitionError,
     ShapeError,
     UninitializedReadError,
@@ -110,11 +111,14 @@ def _check_on_chip(
 
 
 def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
-    """The tensor's elements, sharing memory; every one must have been written.
+    """The tensor's elements, sharing memory where no index chooses them; every one must have been written.
 
     Raises:
         UninitializedReadError: names the tensor and the first element that nothing wrote.
+        OutOfBoundsError: a dynamic index leaves the tensor.
     """
+    if tensor.indirection is not None:
+        return read_present(call, operand, tensor, skip=False)[0]
     if tensor.storage.unwritten is not None:
         missing = tensor.storage.first_unwritten(tensor.region)
         if missing is not None:
@@ -125,6 +129,25 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
     return tensor.array()
 
 
+def read_present(call: str, operand: str, tensor: NkiTensor, *, skip: bool) -> tuple[np.ndarray, np.ndarray | None]:
+    """The elements, and which of them an index in bounds chose, if `skip` and some was not.
+
+    The second is None when all did; otherwise a boolean per element. What the others hold means nothing.
+    """
+    if tensor.indirection is None:
+        return read(call, operand, tensor), None
+    if tensor.indirection.kind == indirect.OFFSET:
+        static = addressing.moved(call, operand, tensor, skip)
+        if static is None:
+            return np.zeros(tensor.shape, tensor.dtype.storage), np.zeros(tensor.shape, np.bool_)
+        return read(call, operand, static), None
+    chosen = addressing.select(call, operand, tensor, skip)
+    values = addressing.gather(call, operand, tensor, chosen)
+    if chosen.present is None:
+        return values, None
+    return values, np.broadcast_to(chosen.present.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+
+
 def read_fp32(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
     """The elements as fp32, as the engines see every arithmetic input."""
     return cast.to_fp32(read(call, operand, tensor))
@@ -132,6 +155,9 @@ def read_fp32(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
 
 def write(tensor: NkiTensor, values: np.ndarray) -> None:
     """Stores values, cast to the tensor's type; they have its shape, or as many elements in row-major order."""
+    if tensor.indirection is not None:
+        write_present(f"nisa.{machine.core('write').stream[-1].op}", "dst", tensor, values, None, skip=False)
+        return
     target = destination(tensor)
     if values.shape != target.shape:
         values = values.reshape(target.shape)
@@ -139,11 +165,50 @@ def write(tensor: NkiTensor, values: np.ndarray) -> None:
     tensor.storage.mark_written(tensor.region)
 
 
+def write_present(
+    call: str, operand: str, tensor: NkiTensor, values: np.ndarray, present: np.ndarray | None, *, skip: bool
+) -> None:
+    """Stores those of the values that `present` marks (None: all), and with `skip` only where the index is in bounds.
+
+    Elements left out keep what they held.
+    """
+    values = values.reshape(tensor.shape)
+    present = None if present is None else present.reshape(tensor.shape)
+    static: NkiTensor | None = tensor
+    if tensor.indirection is not None:
+        if tensor.indirection.kind != indirect.OFFSET:
+            chosen = addressing.select(call, operand, tensor, skip)
+            if present is not None:
+                raise NotSimulatedError(f"{call}: skipped rows on both sides; simulated: on one side")
+            addressing.scatter(tensor, values, chosen)
+            return
+        static = addressing.moved(call, operand, tensor, skip)
+    if static is None:
+        return
+    if present is None:
+        write(static, values)
+        return
+    target = destination(static)
+    stored = np.empty(target.shape, target.dtype)
+    cast.store(stored, values, static.dtype)
+    np.copyto(target, stored, where=present)
+    static.storage.mark_written_where(static.region, present)
+
+
+def settled(call: str, operand: str, tensor: NkiTensor) -> NkiTensor:
+    """The tensor with a dynamic offset, if it has one, worked out: what `destination` and `region` can be asked of.
+
+    Raises:
+        OutOfBoundsError: the offset leaves the tensor.
+    """
+    if tensor.indirection is None or tensor.indirection.kind != indirect.OFFSET:
+        return tensor
+    static = addressing.moved(call, operand, tensor)
+    assert static is not None
+    return static
+
+
 def destination(tensor: NkiTensor) -> np.ndarray:
-    """The elements to be overwritten. The caller marks them written."""
-    storage = tensor.storage
-    if not storage.is_private:
-        storage.own()
-    if storage.decoded:
-        storage.drop_decoded(tensor.region)
+    """The elements to be overwritten; the caller marks them written. The tensor has no dynamic index."""
+    tensor.storage.prepare_write(tensor.region)
     return tensor.array()

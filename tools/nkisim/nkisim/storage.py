@@ -63,6 +63,16 @@ class Region(NamedTuple):
         return prod(self.shape) * self.dtype.itemsize
 
 
+class IndexedRegion(Region):
+    """An operand with a dynamic index: `shape` counts its elements, which may be any of the allocation.
+
+    Attributes:
+        chosen_by: the index tile; None where a register holds the index.
+    """
+
+    chosen_by: Region | None = None
+
+
 class Storage:
     """The bytes of one allocation.
 
@@ -112,7 +122,7 @@ class Storage:
 
     def first_unwritten(self, region: Region) -> tuple[int, ...] | None:
         """Index, within the region, of an element that nothing has written; None when there is none."""
-        flags = self._flags(region)
+        flags = self.flags(region)
         if flags is None:
             return None
         position = np.unravel_index(int(flags.argmax()), flags.shape)
@@ -124,7 +134,7 @@ class Storage:
             return True
         if self._missing == self.unwritten.size:
             return False
-        flags = self._flags(region)
+        flags = self.flags(region)
         assert flags is not None
         return None if flags.any() and not flags.all() else not flags.any()
 
@@ -141,7 +151,7 @@ class Storage:
 
     def mark_written(self, region: Region) -> None:
         """Notes that every element of the region now holds a value."""
-        flags = self._flags(region)
+        flags = self.flags(region)
         if flags is None:
             return
         self._missing -= int(np.count_nonzero(flags))
@@ -151,7 +161,7 @@ class Storage:
 
     def mark_written_where(self, region: Region, chosen: np.ndarray) -> None:
         """Like `mark_written`, for the elements where `chosen` (of the region's shape) is true."""
-        flags = self._flags(region)
+        flags = self.flags(region)
         if flags is None:
             return
         if flags.ndim > chosen.ndim:
@@ -160,6 +170,24 @@ class Storage:
         flags[chosen] = False
         if self._missing == 0:
             self.unwritten = None
+
+    def mark_chosen_written(self, table: Region, key: tuple[Any, ...]) -> None:
+        """Like `mark_written`, for the elements that a numpy index chooses from a table, which may overlap."""
+        flags = self.flags(table)
+        if flags is None:
+            return
+        flags[key] = False
+        assert self.unwritten is not None
+        self._missing = int(np.count_nonzero(self.unwritten))
+        if self._missing == 0:
+            self.unwritten = None
+
+    def prepare_write(self, region: Region) -> None:
+        """Before a write to the region: own the bytes and forget what was decoded from it."""
+        if not self._private:
+            self.own()
+        if self.decoded:
+            self.drop_decoded(region)
 
     def drop_decoded(self, region: Region) -> None:
         """Forgets decoded views that overlap a region about to be written."""
@@ -171,7 +199,7 @@ class Storage:
         for kept in self.decoded.values():
             kept.forget()
 
-    def _flags(self, region: Region) -> np.ndarray | None:
+    def flags(self, region: Region) -> np.ndarray | None:
         """A view of the flags of the region's elements (a last axis more where an element has several granules)."""
         if self.unwritten is None:
             return None

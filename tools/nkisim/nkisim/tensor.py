@@ -7,10 +7,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nkisim import views
+from nkisim import access_pattern, views
 from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
-from nkisim.errors import DtypeError, NotSimulatedError, OutOfBoundsError, ShapeError, ViewError
+from nkisim.errors import ArgumentError, DtypeError, ShapeError, ViewError
 from nkisim.objects import NKIObject
 from nkisim.storage import Region, Storage
 from nkisim.views import View
@@ -26,10 +26,16 @@ class Signature(NamedTuple):
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     start_partition: int
+    indirection: Any = None
 
 
 _interned: dict[Signature, int] = {}
 """A number per signature, so that an instruction checks each combination of operands once per process."""
+
+
+def interned(signature: Signature) -> int:
+    """The number that equal signatures share."""
+    return _interned.setdefault(signature, len(_interned))
 
 
 class NkiTensor(NKIObject):
@@ -42,9 +48,11 @@ class NkiTensor(NKIObject):
         dtype, buffer: as created, or as `view(dtype)` made it.
         region: the view as records name it.
         signature: a number that equal operands (same memory, type, layout and start partition) share.
+        indirection: the dynamic index of an `IndirectTensor`, otherwise None.
+        made: (tensor, call, arguments) of the view; None for a whole tensor. See `history`.
     """
 
-    __slots__ = ("buffer", "dtype", "offset", "region", "shape", "signature", "storage", "strides")
+    __slots__ = ("buffer", "dtype", "made", "offset", "region", "shape", "signature", "storage", "strides")
 
     _keeps_init = True
 
@@ -56,6 +64,8 @@ class NkiTensor(NKIObject):
     storage: Storage
     region: Region
     signature: int
+    indirection: Any = None
+    made: tuple[NkiTensor, str, Any] | None
 
     def __init__(
         self,
@@ -72,6 +82,7 @@ class NkiTensor(NKIObject):
         self.dtype = as_dtype(dtype)
         self.buffer = MemoryRegion(buffer)
         self.storage = storage
+        self.made = None
 
     @property
     def name(self) -> str:
@@ -114,8 +125,10 @@ class NkiTensor(NKIObject):
             return self.region
         if name == "signature":
             key = Signature(self.buffer, self.dtype, self.shape, self.strides, self.start_partition)
-            self.signature = _interned.setdefault(key, len(_interned))
+            self.signature = interned(key)
             return self.signature
+        if name == "made":
+            return None
         raise AttributeError(f"NkiTensor has no attribute {name!r}")
 
     def array(self) -> np.ndarray:
@@ -138,13 +151,21 @@ class NkiTensor(NKIObject):
     def __getitem__(self, key: Any) -> NkiTensor:
         """A view by integers, slices, `nl.ds` and an ellipsis, which all must lie within the tensor.
 
+        One integer, or the start of one `nl.ds`, may be a register.
+
         Raises:
             OutOfBoundsError: an index or slice outside its dimension, or an empty slice.
             ViewError: too many indices, or a step below 1.
         """
         if type(key) is not tuple:
             key = (key,)
-        return self._viewed(views.index(View(self.shape, self.strides, self.offset), key, self.on_chip))
+        try:
+            view = views.index(View(self.shape, self.strides, self.offset), key, self.on_chip)
+        except ArgumentError:
+            if not any(indirect.is_dynamic(k) for k in key):
+                raise
+            return indirect.indexed(self, key)
+        return self._viewed(view, "[...]", key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise ViewError(
@@ -153,31 +174,33 @@ class NkiTensor(NKIObject):
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; on-chip the partition dimension stays first."""
-        return self._viewed(views.permute(self._view(), tuple(dims), self.on_chip))
+        return self._viewed(views.permute(self._view(), tuple(dims), self.on_chip), "permute", dims)
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Dimension `dim`, of size 1, repeated `size` times with stride 0; never the partition dimension."""
-        return self._viewed(views.broadcast(self._view(), dim, size, self.on_chip))
+        return self._viewed(views.broadcast(self._view(), dim, size, self.on_chip), "broadcast", (dim, size))
 
     def expand_dim(self, dim: int) -> NkiTensor:
         """A dimension of size 1 more, at position `dim`."""
-        return self._viewed(views.expand(self._view(), dim, self.on_chip))
+        return self._viewed(views.expand(self._view(), dim, self.on_chip), "expand_dim", dim)
 
     def squeeze_dim(self, dim: int) -> NkiTensor:
         """Without dimension `dim`, which has size 1."""
-        return self._viewed(views.squeeze(self._view(), dim, self.on_chip))
+        return self._viewed(views.squeeze(self._view(), dim, self.on_chip), "squeeze_dim", dim)
 
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
         """Dimension `dim` split into `shape`, of which one size may be -1."""
-        return self._viewed(views.split(self._view(), dim, tuple(shape), self.on_chip))
+        return self._viewed(views.split(self._view(), dim, tuple(shape), self.on_chip), "reshape_dim", (dim, shape))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Dimensions `start_dim` to `end_dim`, both included, merged into one."""
-        return self._viewed(views.flatten(self._view(), start_dim, end_dim, self.on_chip))
+        return self._viewed(
+            views.flatten(self._view(), start_dim, end_dim, self.on_chip), "flatten_dims", (start_dim, end_dim)
+        )
 
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """The same elements under another shape, where that needs no copy; the partition dimension stays."""
-        return self._viewed(views.reshape(self._view(), tuple(shape), self.on_chip))
+        return self._viewed(views.reshape(self._view(), tuple(shape), self.on_chip), "reshape", shape)
 
     def rearrange(
         self,
@@ -186,7 +209,11 @@ class NkiTensor(NKIObject):
         fixed_sizes: dict[str, int] | None = None,
     ) -> NkiTensor:
         """Splits, reorders and merges dimensions by name, einops-style."""
-        return self._viewed(views.rearrange(self._view(), src_pattern, dst_pattern, fixed_sizes or {}, self.on_chip))
+        return self._viewed(
+            views.rearrange(self._view(), src_pattern, dst_pattern, fixed_sizes or {}, self.on_chip),
+            "rearrange",
+            (src_pattern, dst_pattern, fixed_sizes),
+        )
 
     def slice(self, dim: int, start: int, end: int, step: int = 1) -> NkiTensor:
         """`start:end:step` of dimension `dim`."""
@@ -194,19 +221,26 @@ class NkiTensor(NKIObject):
         return self[(*[slice(None)] * dim, slice(start, end, step))]
 
     def select(self, dim: int, index: Any) -> NkiTensor:
-        """Element `index` of dimension `dim`, which is dropped."""
-        if isinstance(index, NkiTensor):
-            raise NotSimulatedError("NkiTensor.select with a tensor index is not simulated yet")
+        """Element `index` of dimension `dim`, which is dropped; an integer, a register or a tensor (1, 1) in SBUF."""
+        if indirect.is_dynamic(index):
+            return indirect.selected(self, dim, index)
         dim = views.check_dim(dim, self.ndim, "select")
         return self[(*[slice(None)] * dim, index)]
 
     def vector_select(self, dim: int, vector_offset: NkiTensor) -> NkiTensor:
-        """Rows chosen at run time, one per partition."""
-        raise NotSimulatedError("NkiTensor.vector_select is not simulated yet")
+        """Rows of dimension 0 of an HBM tensor chosen by an index (rows, 1) in SBUF."""
+        return indirect.rows_selected(self, dim, vector_offset)
 
     def indirect(self, index: NkiTensor, num_elem: int | None = None) -> NkiTensor:
-        """Columns chosen at run time (trn3)."""
-        raise NotSimulatedError("NkiTensor.indirect is not simulated yet")
+        """Free elements chosen by an index, the same in all partitions (trn3): a view (partitions, num_elem).
+
+        Element i takes the value at `index[i % G, i // G]`, G being 32 for the Tensor Engine and 16 for the others.
+
+        Args:
+            index: integers in SBUF, (partitions, columns).
+            num_elem: how many of them; None takes `index.size`.
+        """
+        return indirect.columns_selected(self, index, num_elem)
 
     def ap(
         self,
@@ -219,43 +253,33 @@ class NkiTensor(NKIObject):
     ) -> NkiTensor:
         """A view given as `[[stride, count], ...]` over the whole storage, whatever this view shows of it.
 
+        The reference of this method also says that `offset` adds to this view's; this takes the deep dive on access
+        patterns, where it counts from the start of the storage.
+
         Args:
             pattern: on-chip, the first stride is the number of elements in a partition.
             offset: first element, counted in `dtype`; None keeps this view's.
+            scalar_offset: a register or a tensor (1, 1) in SBUF, which moves the view along `indirect_dim`.
+            vector_offset: int32 or uint32 in SBUF, one row of dimension 0 of this HBM tensor for each row of the
+                view: (rows, 1), or (128, columns) read column by column. The first stride is ignored.
+            indirect_dim: dimension of this tensor whose stride multiplies the offset.
             dtype: the bits read as this type.
 
         Raises:
-            ViewError: the pattern skips partitions; OutOfBoundsError: it leaves the storage.
+            ArgumentError, ViewError, ShapeError, DtypeError, WrongBufferError: such a view does not exist.
+            OutOfBoundsError: it leaves the storage.
         """
         if scalar_offset is not None or vector_offset is not None:
-            raise NotSimulatedError("NkiTensor.ap with scalar_offset or vector_offset is not simulated yet")
-        new = as_dtype(dtype) if dtype is not None else self.dtype
-        strides, shape = tuple(int(s) for s, _ in pattern), tuple(int(n) for _, n in pattern)
-        start = self.offset * self.dtype.itemsize // new.itemsize if offset is None else int(offset)
-        if any(n < 1 for n in shape) or any(s < 0 for s in strides) or start < 0:
-            raise ViewError(
-                f"ap: pattern {pattern}, offset {start}; accepted: counts from 1, strides and offset from 0"
-            )
-        allocation = self.storage.allocation
-        row = allocation.row_bytes // new.itemsize
-        if self.on_chip and shape[0] > 1 and strides[0] != row:
-            raise ViewError(f"ap: partition stride {strides[0]} of {self.name}; accepted: {row}, the row's elements")
-        last = start + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-        if last >= allocation.partitions * row:
-            raise OutOfBoundsError(
-                f"ap: pattern {pattern} at offset {start} reaches element {last} of {self.name}; "
-                f"accepted: below {allocation.partitions * row}"
-            )
-        if self.on_chip and start % row + sum((n - 1) * s for n, s in zip(shape[1:], strides[1:], strict=True)) >= row:
-            raise OutOfBoundsError(f"ap: pattern {pattern} at offset {start} runs past a partition of {row} elements")
-        return self._viewed(View(shape, strides, start), new)
+            return indirect.patterned(self, pattern, offset, scalar_offset, vector_offset, indirect_dim, dtype)
+        found = access_pattern.of(self, pattern, offset, dtype, gathers=False)
+        return self._viewed(found.view, "ap", (pattern, offset), found.dtype)
 
     def view(self, dtype: DType) -> NkiTensor:
         """The same bits read as another type; the last dimension, which must be dense, scales with the width."""
         new = as_dtype(dtype)
         old_size, new_size = self.dtype.itemsize, new.itemsize
         if old_size == new_size:
-            return self._viewed(View(self.shape, self.strides, self.offset), new)
+            return self._viewed(View(self.shape, self.strides, self.offset), "view", new, new)
         if self.shape[-1] > 1 and self.strides[-1] != 1:
             raise ViewError(f"view: last dimension of {self.name} has stride {self.strides[-1]}; accepted: 1")
         row = self.shape[-1] * old_size
@@ -265,19 +289,20 @@ class NkiTensor(NKIObject):
                 f"view: {self.shape} of {self.dtype} at offset {self.offset} does not divide into {new_size}-byte {new}"
             )
         *strides, offset = (s // new_size for s in scaled)
-        return self._viewed(View((*self.shape[:-1], row // new_size), (*strides, 1), offset), new)
+        return self._viewed(View((*self.shape[:-1], row // new_size), (*strides, 1), offset), "view", new, new)
 
     reinterpret_cast = view
 
     def _view(self) -> View:
         return View(self.shape, self.strides, self.offset)
 
-    def _viewed(self, view: View, dtype: DType | None = None) -> NkiTensor:
+    def _viewed(self, view: View, how: str, given: Any, dtype: DType | None = None) -> NkiTensor:
         new: NkiTensor = object.__new__(NkiTensor)
         new.shape, new.strides, new.offset = view
         new.dtype = self.dtype if dtype is None else dtype
         new.buffer = self.buffer
         new.storage = self.storage
+        new.made = (self, how, given)
         return new
 
     def __bool__(self) -> bool:
@@ -290,3 +315,6 @@ class NkiTensor(NKIObject):
         if self.storage.raw is None:
             return text
         return f"{text}\n{np.array2string(self.array(), threshold=64)}"
+
+
+from nkisim import indirect  # noqa: E402 - it subclasses NkiTensor

@@ -55,7 +55,7 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
     shape, strides, offset = view
     rank = len(shape)
     if Ellipsis in key:
-        key = _fill_ellipsis(key, rank)
+        key = filled(key, rank)
     if len(key) > rank:
         raise ViewError(f"index {key} has {len(key)} entries, the tensor has {rank} dimensions {shape}")
     new_shape: list[int] = []
@@ -99,8 +99,11 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
     return View(tuple(new_shape), tuple(new_strides), offset)
 
 
-def _fill_ellipsis(key: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+def filled(key: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
+    """`key` with its ellipsis, if any, written out as whole slices."""
     places = [i for i, k in enumerate(key) if k is Ellipsis]
+    if not places:
+        return key
     if len(places) > 1:
         raise ViewError(f"an index has one ellipsis at most, this one {len(places)}")
     missing = rank - len(key) + 1
