@@ -13,6 +13,8 @@ from nkisim.errors import NkiValidationError as NkiValidationError
 from nkisim.instruction import NkiInstruction as NkiInstruction
 from nkisim.isa.copying import memset as memset
 from nkisim.isa.copying import tensor_copy as tensor_copy
+from nkisim.isa.dma_compute import dma_compute as dma_compute
+from nkisim.isa.dma_transpose import dma_transpose as dma_transpose
 from nkisim.isa.elementwise import reciprocal as reciprocal
 from nkisim.isa.elementwise import scalar_tensor_tensor as scalar_tensor_tensor
 from nkisim.isa.elementwise import tensor_scalar as tensor_scalar
@@ -21,6 +23,7 @@ from nkisim.isa.matmul import nc_matmul as nc_matmul
 from nkisim.isa.matmul_mx import nc_matmul_mx as nc_matmul_mx
 from nkisim.isa.patterns import affine_select as affine_select
 from nkisim.isa.patterns import iota as iota
+from nkisim.isa.quantize import quantize_mx as quantize_mx
 from nkisim.isa.reduction import tensor_partition_reduce as tensor_partition_reduce
 from nkisim.isa.reduction import tensor_reduce as tensor_reduce
 from nkisim.isa.registers import get_nc_sub_version as get_nc_sub_version
@@ -32,6 +35,18 @@ from nkisim.isa.registers import register_store as register_store
 from nkisim.isa.scalar_engine import activate2 as activate2
 from nkisim.isa.scalar_engine import activation as activation
 from nkisim.isa.scalar_engine import activation_reduce as activation_reduce
+from nkisim.isa.scan import tensor_tensor_scan as tensor_tensor_scan
+from nkisim.isa.selection import range_select as range_select
+from nkisim.isa.selection import select_reduce as select_reduce
+from nkisim.isa.selection import tensor_copy_predicated as tensor_copy_predicated
+from nkisim.isa.statistics import bn_aggr as bn_aggr
+from nkisim.isa.statistics import bn_stats as bn_stats
+from nkisim.isa.top8 import max8 as max8
+from nkisim.isa.top8 import nc_find_index8 as nc_find_index8
+from nkisim.isa.top8 import nc_match_replace8 as nc_match_replace8
 from nkisim.isa.transfer import dma_copy as dma_copy
 from nkisim.isa.transpose import nc_transpose as nc_transpose
+from nkisim.isa.vector_reduce import exponential as exponential
+from nkisim.isa.vector_reduce import tensor_scalar_cumulative as tensor_scalar_cumulative
+from nkisim.isa.vector_reduce import tensor_scalar_reduce as tensor_scalar_reduce
 from nkisim.registers import VirtualRegister as VirtualRegister

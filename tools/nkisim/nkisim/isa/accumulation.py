@@ -71,6 +71,20 @@ def check(
         rules.dtype(call, "reduce_res", result, result_dtypes)
 
 
+def check_vector(
+    call: str,
+    data: NkiTensor,
+    command: Any,
+    accepted: tuple[ReduceCommand, ...],
+    result: Any,
+    result_dtypes: tuple[dtypes.DType, ...] = FLOATS,
+) -> None:
+    """`check`, and no result is asked for after `idle`, which leaves the Vector Engine's registers undefined."""
+    check(call, data, command, accepted, result, result_dtypes)
+    if result is not None and command is ReduceCommand.idle:
+        raise ArgumentError(f"{call}: reduce_res with {command}; accepted: a command that sets the registers, or None")
+
+
 def check_initial(call: str, data: NkiTensor, command: ReduceCommand, operand: str, value: Any, unset: Any) -> None:
     """The value to load is given exactly where the command loads it: a number or an fp32 tile (partitions, 1)."""
     if command is ReduceCommand.load_reduce:
@@ -119,6 +133,28 @@ def current(call: str, core: machine.Core, on: Engine, data: NkiTensor) -> np.nd
     registers, lanes = _registers(core, on), _lanes(data)
     _require_known(call, on, registers, lanes)
     return registers.values[lanes]
+
+
+def finish_vector(
+    call: str,
+    core: machine.Core,
+    dst: NkiTensor,
+    data: NkiTensor,
+    op: Operator,
+    command: ReduceCommand,
+    results: np.ndarray,
+    reduce_res: NkiTensor | None,
+    initial: Any = None,
+    *,
+    negate: bool = False,
+) -> None:
+    """Accumulates an instruction's fp32 results, writes them to dst, and the registers to `reduce_res`."""
+    if command is ReduceCommand.idle:
+        forget(core, Engine.vector, data)
+    accumulate(call, core, Engine.vector, data, op, command, results, initial)
+    memory.write(dst, results)
+    if reduce_res is not None:
+        read_out(call, core, Engine.vector, data, reduce_res, negate=negate)
 
 
 def load(core: machine.Core, on: Engine, data: NkiTensor, values: np.ndarray) -> None:
