@@ -13,14 +13,15 @@ import numpy as np
 from nkisim.dtypes import DType
 from nkisim.enums import engine
 from nkisim.errors import DtypeError
-from nkisim.language import compose, instructions, operators
+from nkisim.isa import elementwise, scalar_engine
+from nkisim.language import compose, operators
 from nkisim.tensor import NkiTensor
 
 
 def _activation(op: Any, x: Any, dtype: Any) -> NkiTensor:
     x = compose.tile(f"nl.{op.__name__}", "x", x)
     result = compose.new(x.shape, compose.result_dtype(dtype, x))
-    instructions.activation(result, op, x)
+    scalar_engine.activation(result, op, x)
     return result
 
 
@@ -133,7 +134,7 @@ def reciprocal(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """`1 / x`, by the Vector Engine, which is more exact than the Scalar Engine."""
     x = compose.tile("nl.reciprocal", "x", x)
     result = compose.new(x.shape, compose.result_dtype(dtype, x))
-    instructions.reciprocal(result, x)
+    elementwise.reciprocal(result, x)
     return result
 
 
@@ -141,7 +142,7 @@ def rsqrt(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """`1 / sqrt(x)`, by the GpSimd Engine, which is more exact than the Scalar Engine and cannot reach PSUM."""
     x = compose.tile("nl.rsqrt", "x", x)
     result = compose.new(x.shape, compose.result_dtype(dtype, x))
-    instructions.tensor_scalar(result, x, rsqrt, 0.0, engine=engine.gpsimd)
+    elementwise.tensor_scalar(result, x, rsqrt, 0.0, engine=engine.gpsimd)
     return result
 
 

@@ -15,7 +15,7 @@ from nkisim import dtypes, memory
 from nkisim.dtypes import DType, as_dtype, float32
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, ShapeError
-from nkisim.language import instructions
+from nkisim.isa import copying, elementwise, shuffle
 from nkisim.numerics.alu import OPERATORS
 from nkisim.tensor import NkiTensor
 
@@ -56,7 +56,7 @@ def cast(source: NkiTensor, dtype: DType) -> NkiTensor:
     if source.dtype is dtype:
         return source
     copied = new(source.shape, dtype)
-    instructions.tensor_copy(copied, source)
+    copying.tensor_copy(copied, source)
     return copied
 
 
@@ -91,7 +91,7 @@ def _over_partitions(source: NkiTensor, partitions: int) -> NkiTensor:
     copied = new((partitions, *source.shape[1:]), source.dtype)
     for start in range(0, partitions, _QUADRANT):
         part = copied[start : min(start + _QUADRANT, partitions)]
-        instructions.nc_stream_shuffle(part, source, [0] * _QUADRANT)
+        shuffle.nc_stream_shuffle(part, source, [0] * _QUADRANT)
     return copied
 
 
@@ -108,11 +108,11 @@ def binary(op: Any, x: Any, y: Any, dtype: Any) -> NkiTensor:
     shape = broadcast_shape(call, x, y)
     result = new(shape, result_dtype(dtype, x, y))
     if _is_scalar_operand(op, y, x, shape):
-        instructions.tensor_scalar(result, x, op, y)
+        elementwise.tensor_scalar(result, x, op, y)
     elif _is_scalar_operand(op, x, y, shape):
-        instructions.tensor_scalar(result, y, op, x, reverse0=True)
+        elementwise.tensor_scalar(result, y, op, x, reverse0=True)
     else:
-        instructions.tensor_tensor(result, stretched(x, shape), stretched(y, shape), op)
+        elementwise.tensor_tensor(result, stretched(x, shape), stretched(y, shape), op)
     return result
 
 
@@ -122,7 +122,7 @@ def _with_number(call: str, op: Any, x: Any, y: Any, dtype: Any) -> NkiTensor:
         raise ArgumentError(f"{call}: x is {x!r}, y is {y!r}; accepted: two tiles, or a tile and a number")
     data = tile(call, "y" if reverse else "x", data)
     result = new(data.shape, result_dtype(dtype, data))
-    instructions.tensor_scalar(result, data, op, number, reverse0=reverse)
+    elementwise.tensor_scalar(result, data, op, number, reverse0=reverse)
     return result
 
 

@@ -11,8 +11,7 @@ from nkisim import dtypes, machine, memory, source
 from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, DivergenceError, DtypeError, ShapeError
-from nkisim.isa import rules
-from nkisim.language import instructions
+from nkisim.isa import rules, transfer
 from nkisim.machine import Core
 from nkisim.storage import Allocation, Storage
 from nkisim.tensor import NkiTensor
@@ -59,7 +58,7 @@ def shared_identity_matrix(n: int, dtype: Any = dtypes.uint8, dst: NkiTensor | N
         raise ShapeError(f"{call}: dst {list(dst.shape)}; accepted: ({n}, {n})")
     constant = _constant(core, (call, n, kind), np.eye(n).astype(kind.storage), kind)
     tile = memory.create(call, (n, n), kind, MemoryRegion.sbuf) if dst is None else dst
-    instructions.dma_copy(tile, constant)
+    transfer.dma_copy(tile, constant)
     return tile
 
 

@@ -11,8 +11,8 @@ from nkisim import memory
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError
-from nkisim.isa import rules
-from nkisim.language import compose, instructions
+from nkisim.isa import copying, rules, transfer
+from nkisim.language import compose
 from nkisim.tensor import NkiTensor
 
 _SOURCE_ELEMENTS = 4096
@@ -58,12 +58,12 @@ def _filled(call: str, shape: Any, value: Any, dtype: Any, buffer: MemoryRegion,
     result = memory.create(call, shape, dtype, buffer, name)
     number = _number(call, value, result.dtype)
     if result.on_chip:
-        instructions.memset(result, number)
+        copying.memset(result, number)
         return result
     width = math.gcd(result.size, _SOURCE_ELEMENTS)
     row = compose.new((1, width), result.dtype)
-    instructions.memset(row, number)
-    instructions.dma_copy(result, row.expand_dim(1).broadcast(1, result.size // width))
+    copying.memset(row, number)
+    transfer.dma_copy(result, row.expand_dim(1).broadcast(1, result.size // width))
     return result
 
 

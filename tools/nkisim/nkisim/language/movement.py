@@ -8,8 +8,10 @@ from nkisim import dtypes, memory
 from nkisim.dtypes import as_dtype, uint32
 from nkisim.enums import MemoryRegion
 from nkisim.errors import NotSimulatedError, ShapeError
-from nkisim.isa import rules
-from nkisim.language import compose, instructions, operators
+from nkisim.isa import copying, gather, rules, selection, transfer
+from nkisim.isa import matmul as matmul_engine
+from nkisim.isa import transpose as transpose_engine
+from nkisim.language import compose, operators
 from nkisim.tensor import NkiTensor
 
 
@@ -36,7 +38,7 @@ def _loaded(call: str, src: NkiTensor, dtype: Any) -> NkiTensor:
     rules.require_tensors(call, src=src)
     rules.buffer(call, "src", src, rules.HBM)
     tile = memory.create(call, src.shape, dtype or src.dtype, MemoryRegion.sbuf)
-    instructions.dma_copy(tile, src)
+    transfer.dma_copy(tile, src)
     return tile
 
 
@@ -46,14 +48,14 @@ def store(dst: NkiTensor, value: NkiTensor) -> None:
     rules.require_tensors(call, dst=dst, value=value)
     rules.buffer(call, "dst", dst, rules.HBM)
     rules.buffer(call, "value", value, (MemoryRegion.sbuf,))
-    instructions.dma_copy(dst, value)
+    transfer.dma_copy(dst, value)
 
 
 def copy(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """A new tile in SBUF with the values of a tile; as an operator, the value itself."""
     x = compose.tile("nl.copy", "x", x)
     result = compose.new(x.shape, dtype or x.dtype)
-    instructions.tensor_copy(result, x)
+    copying.tensor_copy(result, x)
     return result
 
 
@@ -77,7 +79,7 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
     if len(wanted) != len(x.shape) or any(new != old != 1 for new, old in zip(wanted, x.shape, strict=True)):
         raise ShapeError(f"{call}: {list(x.shape)} to {list(wanted)}; accepted: as many dimensions, 1 stretches")
     result = compose.new(wanted, kind)
-    instructions.tensor_copy(result, compose.stretched(x, wanted))
+    copying.tensor_copy(result, compose.stretched(x, wanted))
     return result
 
 
@@ -97,7 +99,7 @@ def transpose(x: NkiTensor, dtype: Any = None) -> NkiTensor:
         x = copy(x)
     kind = as_dtype(dtype) if dtype is not None else x.dtype
     result = memory.create(call, (x.shape[1], x.shape[0]), kind, MemoryRegion.psum)
-    instructions.nc_transpose(result, compose.cast(x, kind))
+    transpose_engine.nc_transpose(result, compose.cast(x, kind))
     return result
 
 
@@ -116,7 +118,7 @@ def matmul(x: NkiTensor, y: NkiTensor, transpose_x: bool = False) -> NkiTensor:
     _check_matmul(call, x, y, transpose_x)
     stationary = x if transpose_x else copy(transpose(x))
     result = memory.create(call, (stationary.shape[1], y.shape[1]), dtypes.float32, MemoryRegion.psum)
-    instructions.nc_matmul(result, stationary, y)
+    matmul_engine.nc_matmul(result, stationary, y)
     return result
 
 
@@ -152,7 +154,7 @@ def gather_flattened(data: NkiTensor, indices: NkiTensor, axis: int = 0, dtype: 
     if axis != 0:
         raise NotSimulatedError(f"{call}: axis {axis!r}; accepted: 0, others are not documented")
     gathered = compose.new(indices.shape, data.dtype)
-    instructions.nc_n_gather(gathered, data, compose.cast(indices, uint32))
+    gather.nc_n_gather(gathered, data, compose.cast(indices, uint32))
     return compose.cast(gathered, as_dtype(dtype) if dtype is not None else data.dtype)
 
 
@@ -172,8 +174,8 @@ def where(condition: NkiTensor, x: NkiTensor, y: NkiTensor, dtype: Any = None) -
         if compose.broadcast_shape(call, condition, other) != shape:
             raise ShapeError(f"{call}: {list(other.shape)} for a condition {list(shape)}; accepted: its shape")
     result = compose.new(shape, kind)
-    instructions.tensor_copy(result, compose.stretched(y, shape))
+    copying.tensor_copy(result, compose.stretched(y, shape))
     chosen = compose.cast(x, kind)
     flags = operators.not_equal(condition, 0, dtypes.uint8)
-    instructions.tensor_copy_predicated(result, compose.stretched(chosen, shape), flags)
+    selection.tensor_copy_predicated(result, compose.stretched(chosen, shape), flags)
     return result

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from nkisim.dtypes import float32
-from nkisim.language import compose, flags, instructions
+from nkisim.isa import elementwise
+from nkisim.language import compose, flags
 from nkisim.tensor import NkiTensor
 
 
@@ -132,7 +133,7 @@ def divide(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
     y = compose.tile("nl.divide", "y", y)
     tiles = [t for t in (x, y) if isinstance(t, NkiTensor)]
     inverse = compose.new(y.shape, float32)
-    instructions.reciprocal(inverse, y)
+    elementwise.reciprocal(inverse, y)
     return compose.binary(multiply, x, inverse, compose.result_dtype(dtype, *tiles))
 
 

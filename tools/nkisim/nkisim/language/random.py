@@ -7,7 +7,9 @@ from typing import Any
 from nkisim import memory
 from nkisim.dtypes import as_dtype, uint32
 from nkisim.enums import MemoryRegion
-from nkisim.language import compose, instructions, movement, operators
+from nkisim.isa import elementwise
+from nkisim.isa import random as generators
+from nkisim.language import compose, movement, operators
 from nkisim.tensor import NkiTensor
 
 _KEPT_BITS = 24
@@ -15,7 +17,7 @@ _KEPT_BITS = 24
 
 def random_seed(seed: NkiTensor) -> None:
     """Seeds what `rand` and `dropout` draw from; `seed` is a 32-bit tile (1, 1)."""
-    instructions.set_rng_seed(seed)
+    generators.set_rng_seed(seed)
 
 
 def rand(shape: Any, dtype: Any, buffer: MemoryRegion = MemoryRegion.sbuf, name: str = "") -> NkiTensor:
@@ -26,10 +28,10 @@ def rand(shape: Any, dtype: Any, buffer: MemoryRegion = MemoryRegion.sbuf, name:
     result = memory.create("nl.rand", shape, dtype, buffer, name)
     drawn = result.shape if len(result.shape) > 1 else (1, *result.shape)
     bits = compose.new(drawn, uint32)
-    instructions.rng(bits)
+    generators.rng(bits)
     kept = operators.right_shift(bits, 32 - _KEPT_BITS)
     if result.on_chip:
-        instructions.tensor_scalar(result, kept, operators.multiply, 2.0**-_KEPT_BITS)
+        elementwise.tensor_scalar(result, kept, operators.multiply, 2.0**-_KEPT_BITS)
     else:
         movement.store(result, operators.multiply(kept, 2.0**-_KEPT_BITS, as_dtype(dtype)))
     return result
@@ -45,5 +47,5 @@ def dropout(x: NkiTensor, rate: Any, dtype: Any = None) -> NkiTensor:
     """
     x = compose.tile("nl.dropout", "x", x)
     dropped = compose.new(x.shape, x.dtype)
-    instructions.dropout(dropped, x, rate)
+    generators.dropout(dropped, x, rate)
     return compose.cast(dropped, as_dtype(dtype) if dtype is not None else x.dtype)

@@ -12,7 +12,8 @@ from typing import Any
 
 from nkisim.dtypes import float32
 from nkisim.errors import ArgumentError
-from nkisim.language import activations, compose, instructions, operators
+from nkisim.isa import elementwise, reduction
+from nkisim.language import activations, compose, operators
 from nkisim.tensor import NkiTensor
 
 
@@ -97,7 +98,7 @@ def rms_norm(
     squares = activations.square(x, between)
     total = sum(squares, axes, between, keepdims=True)
     shifted = compose.new(total.shape, between)
-    instructions.tensor_scalar(shifted, total, operators.multiply, 1 / n, op1=operators.add, operand1=float(epsilon))
+    elementwise.tensor_scalar(shifted, total, operators.multiply, 1 / n, op1=operators.add, operand1=float(epsilon))
     scaled = operators.multiply(x, activations.rsqrt(shifted, between), between)
     return operators.multiply(scaled, w, compose.result_dtype(dtype, x))
 
@@ -126,5 +127,5 @@ def _reduced(call: str, op: Any, x: Any, axis: Any, dtype: Any, keepdims: bool) 
     x, axes = _axes(call, x, axis)
     kept = x.shape[: axes[0]]
     result = compose.new((*kept, *[1] * len(axes)), compose.result_dtype(dtype, x))
-    instructions.tensor_reduce(result, op, x, axes, keepdims=True)
+    reduction.tensor_reduce(result, op, x, axes, keepdims=True)
     return result if keepdims else result.reshape(kept if len(kept) > 1 else (*kept, 1))

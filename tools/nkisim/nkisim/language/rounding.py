@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Any
 
 from nkisim.dtypes import float32, int32, uint8
-from nkisim.language import activations, compose, instructions, operators
+from nkisim.isa import copying, elementwise, selection
+from nkisim.language import activations, compose, operators
 from nkisim.tensor import NkiTensor
 
 _ALL_WHOLE = float(1 << 23)
@@ -43,15 +44,15 @@ def trunc(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def nearest(x: NkiTensor) -> NkiTensor:
     """The nearest whole number, ties to even, in fp32; right up to 2**31."""
     integers = compose.new(x.shape, int32)
-    instructions.tensor_copy(integers, x)
+    copying.tensor_copy(integers, x)
     return compose.cast(integers, float32)
 
 
 def _or_kept(x: NkiTensor, whole: NkiTensor, dtype: Any) -> NkiTensor:
     """`whole` where `x` is small enough to have a fraction, else `x`."""
     result = compose.new(x.shape, float32)
-    instructions.tensor_copy(result, x)
+    copying.tensor_copy(result, x)
     small = compose.new(x.shape, uint8)
-    instructions.tensor_scalar(small, x, activations.abs, None, op1=operators.less, operand1=_ALL_WHOLE)
-    instructions.tensor_copy_predicated(result, whole, small)
+    elementwise.tensor_scalar(small, x, activations.abs, None, op1=operators.less, operand1=_ALL_WHOLE)
+    selection.tensor_copy_predicated(result, whole, small)
     return compose.cast(result, compose.result_dtype(dtype, x))

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from nkisim.dtypes import float32, uint8
-from nkisim.language import activations, compose, instructions, operators, rounding
+from nkisim.isa import copying, elementwise, scalar_engine, selection
+from nkisim.language import activations, compose, operators, rounding
 from nkisim.tensor import NkiTensor
 
 _TURN = 2 * math.pi
@@ -53,19 +54,19 @@ def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
 def _sine(call: str, op: Any, x: NkiTensor, phase: float, dtype: Any) -> NkiTensor:
     x = compose.tile(call, "x", x)
     turns = compose.new(x.shape, float32)
-    instructions.tensor_scalar(turns, x, operators.multiply, 1 / _TURN, op1=operators.add, operand1=phase / _TURN)
+    elementwise.tensor_scalar(turns, x, operators.multiply, 1 / _TURN, op1=operators.add, operand1=phase / _TURN)
     turns = rounding.nearest(turns)
     angle = x
     for part in _TURN_PARTS:
         rest = compose.new(x.shape, float32)
-        instructions.scalar_tensor_tensor(rest, turns, operators.multiply, -part, operators.add, angle)
+        elementwise.scalar_tensor_tensor(rest, turns, operators.multiply, -part, operators.add, angle)
         angle = rest
     if phase:
         angle = operators.add(angle, phase)
     within = compose.new(x.shape, float32)
-    instructions.tensor_scalar(within, angle, operators.minimum, _PI, op1=operators.maximum, operand1=-_PI)
+    elementwise.tensor_scalar(within, angle, operators.minimum, _PI, op1=operators.maximum, operand1=-_PI)
     result = compose.new(x.shape, compose.result_dtype(dtype, x))
-    instructions.activation(result, op, within)
+    scalar_engine.activation(result, op, within)
     return result
 
 
@@ -73,14 +74,14 @@ def arctan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Inverse tangent; from magnitude 1 on as a right angle less the one of the reciprocal."""
     x = compose.tile("nl.arctan", "x", x)
     wide = compose.new(x.shape, uint8)
-    instructions.tensor_scalar(wide, x, activations.abs, None, op1=operators.greater, operand1=1.0)
+    elementwise.tensor_scalar(wide, x, activations.abs, None, op1=operators.greater, operand1=1.0)
     inverse = compose.new(x.shape, float32)
-    instructions.reciprocal(inverse, x)
+    elementwise.reciprocal(inverse, x)
     argument = compose.new(x.shape, float32)
-    instructions.tensor_copy(argument, x)
-    instructions.tensor_copy_predicated(argument, inverse, wide)
+    copying.tensor_copy(argument, x)
+    selection.tensor_copy_predicated(argument, inverse, wide)
     angle = compose.new(x.shape, float32)
-    instructions.activation(angle, arctan, argument)
+    scalar_engine.activation(angle, arctan, argument)
     right = operators.multiply(activations.sign(x, float32), math.pi / 2)
-    instructions.tensor_copy_predicated(angle, operators.subtract(right, angle), wide)
+    selection.tensor_copy_predicated(angle, operators.subtract(right, angle), wide)
     return compose.cast(angle, compose.result_dtype(dtype, x))
