@@ -120,13 +120,26 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
     if tensor.indirection is not None:
         return read_present(call, operand, tensor, skip=False)[0]
     if tensor.storage.unwritten is not None:
-        missing = tensor.storage.first_unwritten(tensor.region)
-        if missing is not None:
-            raise UninitializedReadError(
-                f"{call}: {operand}: element {list(missing)} of this view of {tensor.name} {list(tensor.shape)} "
-                f"is read, and nothing has written it"
-            )
+        _require_written(call, operand, tensor, None)
     return tensor.array()
+
+
+def read_where(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | None) -> np.ndarray:
+    """Like `read`, but only the elements that `chosen` (of the tensor's shape; None: all) marks must be written."""
+    if tensor.indirection is not None:
+        return read(call, operand, tensor)
+    if tensor.storage.unwritten is not None:
+        _require_written(call, operand, tensor, chosen)
+    return tensor.array()
+
+
+def _require_written(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | None) -> None:
+    missing = tensor.storage.first_unwritten(tensor.region, chosen)
+    if missing is not None:
+        raise UninitializedReadError(
+            f"{call}: {operand}: element {list(missing)} of this view of {tensor.name} {list(tensor.shape)} "
+            f"is read, and nothing has written it"
+        )
 
 
 def read_present(call: str, operand: str, tensor: NkiTensor, *, skip: bool) -> tuple[np.ndarray, np.ndarray | None]:

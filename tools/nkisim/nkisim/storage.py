@@ -120,11 +120,17 @@ class Storage:
         size = dtype.itemsize
         return np.ndarray(shape, dtype.storage, self.raw, offset * size, [s * size for s in strides])
 
-    def first_unwritten(self, region: Region) -> tuple[int, ...] | None:
-        """Index, within the region, of an element that nothing has written; None when there is none."""
+    def first_unwritten(self, region: Region, chosen: np.ndarray | None = None) -> tuple[int, ...] | None:
+        """Index, within the region, of an element that nothing has written; None when there is none.
+
+        Args:
+            chosen: looks only at elements where this (of the region's shape) is true; None looks at all.
+        """
         flags = self.flags(region)
         if flags is None:
             return None
+        if chosen is not None:
+            flags = flags & (chosen if flags.ndim == chosen.ndim else chosen[..., None])
         position = np.unravel_index(int(flags.argmax()), flags.shape)
         return tuple(int(i) for i in position[: len(region.shape)]) if flags[position] else None
 

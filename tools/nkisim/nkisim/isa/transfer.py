@@ -1,4 +1,4 @@
-"""Copies by DMA."""
+"""Copies, gathers and scatters by DMA."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from nkisim.enums import dge_mode as DgeMode
 from nkisim.enums import engine as Engine
 from nkisim.enums import oob_mode as OobMode
 from nkisim.errors import ArgumentError, EngineError, ShapeError
+from nkisim.indirect import COLUMNS, ROWS
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
 from nkisim.tensor import NkiTensor
 
-_REACH = (*rules.HBM, rules.SBUF)
+REACH = (*rules.HBM, rules.SBUF)
 _PRIORITIES = range(4)
 
 
@@ -29,37 +30,49 @@ def dma_copy(
 ) -> NkiInstruction:
     """Copies `src` to `dst` between HBM and SBUF, in any shapes with as many elements, in row-major order.
 
-    Where the types differ the DMA casts through fp32.
+    Where the types differ the DMA casts through fp32. One of the two may be a view with a dynamic index: `src`
+    gathers, `dst` scatters; of equal indices in a scatter the last row stays. A batched index tile is read as
+    `addressing.column_major` says. The documentation has `dge_mode.none` both with and without a dynamic scalar
+    offset; this refuses it, since the addresses of its descriptors are fixed before the run.
 
     Args:
         dst, src: tensors in HBM or SBUF with equally many elements.
         priority: 0 (first) to 3; trn3.
-        dge_mode: who generates the descriptors.
+        oob_mode: with an index out of bounds, raise, or leave the destination's elements as they were.
+        dge_mode: who generates the descriptors; an index per row needs swdge (or unknown).
         engine: sync or scalar, only with `dge_mode.hwdge`.
 
     Raises:
         WrongBufferError, ShapeError, PartitionError, TargetError, EngineError, UninitializedReadError.
+        OutOfBoundsError: names the index, its position and the table's size.
     """
     call = "nisa.dma_copy"
     core = machine.core(call)
     try:
-        key = (call, dst.signature, src.signature, priority, dge_mode, engine)
+        key = (call, dst.signature, src.signature, priority, oob_mode, dge_mode, engine)
     except AttributeError:
         rules.require_tensors(call, dst=dst, src=src)
         raise
     if key not in core.checked:
         _check_copy(call, core, dst, src)
-        _check_queue(call, core, priority, dge_mode, engine)
+        check_queue(call, core, priority, oob_mode)
+        check_descriptors(call, dge_mode, dst=dst, src=src)
+        _check_engine(call, dge_mode, engine)
         core.checked.add(key)
     issued = core.emit("dma_copy", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
     if core.numerics:
-        memory.write(dst, memory.read(call, "src", src))
+        if src.indirection is None and dst.indirection is None:
+            memory.write(dst, memory.read(call, "src", src))
+        else:
+            skip = oob_mode is OobMode.skip
+            values, present = memory.read_present(call, "src", src, skip=skip)
+            memory.write_present(call, "dst", dst, values, present, skip=skip)
     return issued
 
 
 def _check_copy(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor) -> None:
     for operand, tensor in (("dst", dst), ("src", src)):
-        rules.buffer(call, operand, tensor, _REACH)
+        rules.buffer(call, operand, tensor, REACH)
         rules.supported_dtype(call, operand, tensor.dtype, core.hardware)
     rules.writable(call, "dst", dst)
     if prod(dst.shape) != prod(src.shape):
@@ -71,12 +84,33 @@ def _check_copy(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor) -
         rules.same_dtype(call, "dst", dst, "src", src)
 
 
-def _check_queue(call: str, core: machine.Core, priority: Any, mode: DgeMode, engine: Engine) -> None:
+def check_queue(call: str, core: machine.Core, priority: Any, oob_mode: Any) -> None:
+    """The priority exists on the target, and `oob_mode` is one."""
     if priority is not None:
         rules.generation(f"{call}: priority", core.hardware, core.hardware.supports_mx, "trn3")
         if priority not in _PRIORITIES:
             raise ArgumentError(f"{call}: priority {priority!r}; accepted: 0 to 3")
+    if not isinstance(oob_mode, OobMode):
+        raise ArgumentError(f"{call}: oob_mode {oob_mode!r}; accepted: {', '.join(m.name for m in OobMode)}")
+
+
+def check_descriptors(call: str, mode: Any, **operands: NkiTensor) -> None:
+    """The descriptor generator can do what the operands' dynamic indices ask of it."""
     if not isinstance(mode, DgeMode):
         raise ArgumentError(f"{call}: dge_mode {mode!r}; accepted: {', '.join(m.name for m in DgeMode)}")
+    indexed = [(operand, t, t.indirection.kind) for operand, t in operands.items() if t.indirection is not None]
+    if len([kind for _, _, kind in indexed if kind == ROWS]) > 1:
+        raise ArgumentError(f"{call}: {' and '.join(operands)} both have an index per row; accepted: one of them")
+    for operand, tensor, kind in indexed:
+        what = f"{call}: {operand} {tensor.name}"
+        if kind == COLUMNS:
+            raise ArgumentError(f"{what} is a view made by indirect(); accepted: operands of compute engines only")
+        if kind == ROWS and mode not in (DgeMode.unknown, DgeMode.swdge):
+            raise ArgumentError(f"{what} has an index per row with dge_mode.{mode.name}; accepted: swdge or unknown")
+        if mode is DgeMode.none:
+            raise ArgumentError(f"{what} has a dynamic offset with dge_mode.none; accepted: swdge, hwdge or unknown")
+
+
+def _check_engine(call: str, mode: DgeMode, engine: Engine) -> None:
     if engine is not Engine.unknown and (mode is not DgeMode.hwdge or engine not in (Engine.sync, Engine.scalar)):
         raise EngineError(f"{call}: engine {engine!r} with {mode!r}; accepted: sync or scalar, with dge_mode.hwdge")
