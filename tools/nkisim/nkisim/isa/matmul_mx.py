@@ -112,8 +112,8 @@ def check_scale(call: str, operand: str, scale: NkiTensor, of: str, data: NkiTen
     rules.dtype(call, operand, scale, dtypes.MX_SCALE)
     if prod(scale.shape[1:]) != columns:
         raise ShapeError(
-            f"{call}: {operand} {list(scale.shape)} has {prod(scale.shape[1:])} columns, {of} has {columns} packed "
-            f"ones; accepted: as many"
+            f"{call}: {operand} {list(scale.shape)} has {prod(scale.shape[1:])} columns; accepted: {columns}, one for "
+            f"every 4 lanes of {of}"
         )
     start, quadrant = scale.start_partition, data.start_partition // decode.QUADRANT
     if start % decode.QUADRANT not in _SCALE_OFFSETS or start // decode.QUADRANT != quadrant:
@@ -134,16 +134,18 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
 
 
 def _scaled(call: str, core: machine.Core, operand: str, data: NkiTensor, scale: NkiTensor) -> np.ndarray:
-    """The operand as an fp32 matrix, its block scales applied."""
-    key = (data.offset, data.shape, data.strides, data.dtype)
-    table = data.storage.decoded
-    matrix = core.decoded.get(table, key)
+    """The operand as an fp32 matrix, its block scales applied; kept until its data or its scales are overwritten."""
+    scale_key = (scale.offset, scale.shape, scale.strides, scale.dtype)
+    exponents = core.decoded.get(scale.storage.decoded, scale_key)
+    if exponents is None:
+        rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, data.shape[0])]
+        exponents = np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
+        core.decoded.put(scale.storage.decoded, scale_key, exponents)
+    key = (data.offset, data.shape, data.strides, data.dtype, scale_key)
+    matrix = core.decoded.get(data.storage.decoded, key, exponents)
     if matrix is None:
         words = memory.read(call, operand, data)
         matrix = decode.lanes(words.reshape(len(words), -1), data.dtype)
-        core.decoded.put(table, key, matrix)
-    rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, data.shape[0])]
-    exponents = np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
-    if (exponents == decode.NEUTRAL_SCALE).all():
-        return matrix
-    return decode.apply_scales(matrix.copy(), exponents)
+        decode.apply_scales(matrix, exponents)
+        core.decoded.put(data.storage.decoded, key, matrix, exponents)
+    return matrix

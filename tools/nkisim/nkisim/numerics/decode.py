@@ -8,43 +8,37 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
-from nkisim.dtypes import DType, float4_e2m1fn_x4
+from nkisim.dtypes import DType, float4_e2m1fn_x4, float8_e8m0fnu
 from nkisim.numerics import cast
+from nkisim.numerics.mx import GROUP_PARTITIONS, LANES
 
-LANES = 4
-GROUP_PARTITIONS = 8
 QUADRANT = 32
 NEUTRAL_SCALE = 127
 
 
-def _table(kind: DType) -> np.ndarray:
-    """fp32 value of each byte: of a code, or of the two nibbles (low first) of packed fp4."""
+def _nibbles() -> np.ndarray:
+    """fp32 values of the two fp4 numbers in each byte, the low one first."""
     codes = np.arange(256, dtype=np.uint8)
-    if kind is float4_e2m1fn_x4:
-        nibbles = np.stack([codes & 0xF, codes >> 4], axis=-1).view(ml_dtypes.float4_e2m1fn)
-        return nibbles.astype(np.float32)
-    assert kind.lane is not None
-    return codes.view(kind.lane.storage).astype(np.float32)
+    return np.stack([codes & 0xF, codes >> 4], axis=-1).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
 
 
-_tables: dict[DType, np.ndarray] = {}
+_NIBBLES = _nibbles()
 
 
 def lanes(words: np.ndarray, kind: DType) -> np.ndarray:
     """Packed words [partitions, free] as fp32 [4 * partitions, free]: row `lane * partitions + partition`."""
     partitions, free = words.shape
-    table = _tables.get(kind)
-    if table is None:
-        table = _tables[kind] = _table(kind)
     if words.strides[1] != words.itemsize:
         words = np.ascontiguousarray(words)
     data = words.view(np.uint8).reshape(partitions, free, words.itemsize)
     decoded = np.empty((LANES, partitions, free), np.float32)
     if kind is float4_e2m1fn_x4:
         for byte in range(2):
-            pair = table[data[:, :, byte]]
+            pair = _NIBBLES[data[:, :, byte]]
             decoded[2 * byte], decoded[2 * byte + 1] = pair[..., 0], pair[..., 1]
     else:
+        assert kind.lane is not None
+        table = cast.decoded_bytes(kind.lane.storage)
         for lane in range(LANES):
             np.take(table, data[:, :, lane], out=decoded[lane], mode="clip")
     return decoded.reshape(LANES * partitions, free)
@@ -70,8 +64,7 @@ def apply_scales(decoded: np.ndarray, exponents: np.ndarray) -> np.ndarray:
     if (exponents == NEUTRAL_SCALE).all():
         return decoded
     groups, free = exponents.shape
-    factors = np.ldexp(np.float32(1), exponents.astype(np.int32) - NEUTRAL_SCALE)
-    factors[exponents == 255] = np.nan
+    factors = cast.decoded_bytes(float8_e8m0fnu.storage).take(exponents, mode="clip")
     shaped = decoded.reshape(LANES, groups, GROUP_PARTITIONS, free)
     with np.errstate(over="ignore", invalid="ignore"):
         shaped *= factors[None, :, None, :]
@@ -91,20 +84,22 @@ class DecodeCache:
         self._order: OrderedDict[int, tuple[dict[Any, Decoded], Any]] = OrderedDict()
         self._tickets = 0
 
-    def get(self, table: dict[Any, Decoded], key: Any) -> np.ndarray | None:
-        """The operand kept under `key`, if it still is."""
+    def get(self, table: dict[Any, Decoded], key: Any, scales: np.ndarray | None = None) -> np.ndarray | None:
+        """The operand kept under `key`, if it still is, and was decoded with these very scales."""
         kept = table.get(key)
-        if kept is None:
+        if kept is None or kept.scales is not scales:
             return None
         self._order.move_to_end(kept.ticket)
         return kept.operand
 
-    def put(self, table: dict[Any, Decoded], key: Any, operand: np.ndarray) -> None:
+    def put(self, table: dict[Any, Decoded], key: Any, operand: np.ndarray, scales: np.ndarray | None = None) -> None:
         """Keeps an operand that fits the limit."""
         if operand.nbytes > self._limit_bytes:
             return
+        if key in table:
+            table.pop(key).forget()
         self._tickets += 1
-        table[key] = Decoded(operand, self._tickets, self)
+        table[key] = Decoded(operand, self._tickets, self, scales)
         self._order[self._tickets] = (table, key)
         self._held_bytes += operand.nbytes
         while self._held_bytes > self._limit_bytes:
@@ -123,6 +118,7 @@ class Decoded(NamedTuple):
     operand: np.ndarray
     ticket: int
     cache: DecodeCache
+    scales: np.ndarray | None
 
     def forget(self) -> None:
         """Tells the cache that the operand has left its table."""
