@@ -22,16 +22,18 @@ from nkisim.tensor import NkiTensor
 
 
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
-    """The call's arguments by parameter.
+    """The call's arguments by parameter, defaults included, so that none shifts into the place of another.
 
     Raises:
         LaunchError: one is missing, unknown or given twice.
     """
     try:
-        return inspect.signature(function).bind(*args, **kwargs)
+        bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         name = getattr(function, "__name__", "kernel")
         raise LaunchError(f"{name}: {error}; it takes {inspect.signature(function)}") from None
+    bound.apply_defaults()
+    return bound
 
 
 class Arguments:

@@ -11,6 +11,8 @@ from typing import NamedTuple
 _PACKAGES = str(Path(__file__).resolve().parents[1])
 OWN = (_PACKAGES + "/nkisim/", _PACKAGES + "/nki/")
 """Where the simulator's own files lie."""
+_TEST = "_test.py"
+"""Ends the names of the tests that lie among them, whose kernels are kernels like any other."""
 
 
 class Site(NamedTuple):
@@ -34,9 +36,13 @@ class Site(NamedTuple):
 
 def kernel_frame(frame: FrameType | None) -> FrameType | None:
     """The first frame from `frame` outwards that is not the simulator's own."""
-    while frame is not None and frame.f_code.co_filename.startswith(OWN):
+    while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
     return frame
+
+
+def _is_own(path: str) -> bool:
+    return path.startswith(OWN) and not path.endswith(_TEST)
 
 
 def current() -> Site | None:
