@@ -41,11 +41,12 @@ def compile_all(site: Path) -> None:
 
 def stamp(distribution: Distribution, requirement: str) -> dict[str, str]:
     """Returns what identifies the installed files: a change in any of them changes it."""
-    record = sorted(f"{file} {file.hash.value if file.hash else ''}" for file in distribution.files or [])
-    installed = [line for line in record if ".dist-info/" not in line]
+    # Not the commands that pip generates, which name this machine's folders.
+    files = [file for file in distribution.files or [] if ".." not in file.parts and file.hash]
+    record = sorted(f"{file} {file.hash.value}" for file in files if ".dist-info/" not in str(file))
     return {
         "abi": str(sysconfig.get_config_var("SOABI")),
-        "files_sha256": hashlib.sha256("\n".join(installed).encode()).hexdigest(),
+        "files_sha256": hashlib.sha256("\n".join(record).encode()).hexdigest(),
         "name": distribution.metadata["Name"],
         "requirement": requirement,
         "version": distribution.version,

@@ -81,15 +81,18 @@ def test_merge_keeps_hashes_of_the_same_version_only(previous, local_hash, hashe
 
 
 def test_stamp_changes_with_the_installed_files(tmp_path):
-    def stamp(digest, requirement="x==1.0"):
+    def stamp(digest, requirement="x==1.0", command="here"):
         info = tmp_path / "x-1.0.dist-info"
         info.mkdir(exist_ok=True)
         info.joinpath("METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1.0\n")
-        info.joinpath("RECORD").write_text(f"x.py,sha256={digest},1\nx-1.0.dist-info/RECORD,,\n")
+        info.joinpath("RECORD").write_text(
+            f"x.py,sha256={digest},1\n../../bin/x,sha256={command},1\nx-1.0.dist-info/RECORD,,\n"
+        )
         (found,) = install_package.distributions(path=[str(tmp_path)])
         return install_package.stamp(found, requirement)
 
     assert stamp("one") == stamp("one")
+    assert stamp("one") == stamp("one", command="there")
     assert stamp("one") != stamp("two")
     assert stamp("one") != stamp("one", "x==1.0 --hash=other")
     assert stamp("one")["version"] == "1.0"
