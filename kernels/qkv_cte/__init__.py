@@ -1,1 +1,8 @@
 """`qkv_cte`: the QKV projection of the Wan2.2 DiT."""
+
+from kernels.qkv_cte import plan as plan
+from kernels.qkv_cte import reference as reference
+from kernels.qkv_cte.interface import NormType as NormType
+from kernels.qkv_cte.interface import QKNormConfig as QKNormConfig
+from kernels.qkv_cte.interface import QKVOutputLayout as QKVOutputLayout
+from kernels.qkv_cte.shim import row_mx_qkv_proj as row_mx_qkv_proj

@@ -87,19 +87,14 @@ CORNERS = (
     Case("i_15360", 3, 512, 40, "full", num_kv_heads=40),
     Case("chosen_chunked", 130, 1024, 40, "chunked", num_kv_heads=40),
     Case("chosen_graduated", 130, 1664, 40, "graduated", num_kv_heads=20),
-    *(
-        Case(f"degree_{degree}", 128 * degree + 129, 1152, 9, prefetch, degree=degree, resident_h_tiles=resident)
-        for degree, resident, prefetch in (
-            (1, 0, "chunked"),
-            (2, 1, "graduated"),
-            (3, 2, "graduated"),
-            (4, 0, "chunked"),
-            (5, 3, "full"),
-            (6, 1, "graduated"),
-            (7, 2, "graduated"),
-            (8, 0, "chunked"),
-        )
-    ),
+    Case("degree_1", 257, 1152, 9, "chunked", degree=1, resident_h_tiles=0),
+    Case("degree_2", 385, 1152, 9, "graduated", degree=2, resident_h_tiles=1),
+    Case("degree_3", 513, 1152, 9, "graduated", degree=3, resident_h_tiles=2),
+    Case("degree_4", 641, 1152, 9, "chunked", degree=4, resident_h_tiles=0),
+    Case("degree_5", 769, 1152, 9, "full", degree=5, resident_h_tiles=3),
+    Case("degree_6", 897, 1152, 9, "graduated", degree=6, resident_h_tiles=1),
+    Case("degree_7", 1025, 1152, 9, "graduated", degree=7, resident_h_tiles=2),
+    Case("degree_8", 1153, 1152, 9, "chunked", degree=8, resident_h_tiles=0),
     Case("short_last_block", 128 * 9 + 1, 640, 17, "graduated", degree=4, resident_h_tiles=1, head_dim=127),
     Case("degree_8_lnc2", 4096 + 2, 640, 9, "graduated", lnc=2, degree=8, resident_h_tiles=1),
 )
@@ -112,9 +107,10 @@ WAN22 = (
     Case("cross_k", 512, 5120, 40, "graduated", lnc=2, bias_dtype=torch.bfloat16),
     Case("cross_v", 512, 5120, 40, "graduated", lnc=2, bias_dtype=torch.bfloat16),
 )
-"""The projections of Wan2.2 A14B at 720p x 81 frames, context parallel 8: 9,450 tokens padded to 9,452; 512 text tokens.
+"""The projections of Wan2.2 A14B at 720p x 81 frames and context parallel 8: 9,450 tokens padded to 9,452.
 
-Cross-attention holds every head on every rank, and its queries are split over the ranks instead: 592 tokens per core.
+Keys and values of cross-attention come from 512 text tokens. Cross-attention holds every head on every
+rank, and its queries are split over the ranks instead: 592 tokens per core.
 """
 
 SUITES = {"corners": CORNERS, "wan22": WAN22}

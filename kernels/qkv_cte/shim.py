@@ -1,0 +1,136 @@
+"""The projection as torch calls it."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+import nki
+from kernels.qkv_cte import arguments
+from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
+from kernels.qkv_cte.kernel import row_mx_projection
+
+TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+
+
+@torch.no_grad()
+def row_mx_qkv_proj(
+    packed_hidden: torch.Tensor,
+    weight: torch.Tensor,
+    weight_scales: torch.Tensor,
+    bias: torch.Tensor | None,
+    num_heads: int,
+    head_dim: int,
+    num_kv_heads: int,
+    fused_rope: bool = False,
+    cos_cache: torch.Tensor | None = None,
+    sin_cache: torch.Tensor | None = None,
+    qk_norm_pre_rope: QKNormConfig | None = None,
+    qk_norm_pre_rope_q_gamma: torch.Tensor | None = None,
+    qk_norm_pre_rope_k_gamma: torch.Tensor | None = None,
+    norm_eps: float = 1e-6,
+    replica_groups: tuple[tuple[int, ...], ...] | None = None,
+    output_layout: QKVOutputLayout = QKVOutputLayout.BSD,
+    *,
+    target: str = "trn3",
+    lnc: int = 2,
+) -> torch.Tensor:
+    """Projects row-quantised fp8 activations: `dequant(packed_hidden) @ dequant(weight) + bias`.
+
+    Built today: the projection in layout BSD. Norm, RoPE, replica groups and NBSd are checked like everything else
+    and then refused with NotImplementedError.
+
+    Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device.
+
+    Args:
+        packed_hidden: [B, S, H + 4] float8_e4m3fn, H codes and the row's fp32 scale (`common.row_mx`); H a multiple
+            of 128, S of `lnc`.
+        weight: [H / 4, I, 4] float8_e4m3fn, `weight[r, i, c]` is contraction row 4r + c of column i; columns are
+            `[Q | K | V]`, heads in order, I = (num_heads + 2 * num_kv_heads) * head_dim.
+        weight_scales: [1, I] float32, finite and positive; [128, I] if all rows are equal.
+        bias: [1, I] float32 or bfloat16 (or [128, I], likewise), or None.
+        num_heads: Q heads in this call.
+        head_dim: columns of a head.
+        num_kv_heads: K and as many V heads; 0 for a call of one segment.
+        fused_rope: rotate Q and K; needs both caches and an even `head_dim`.
+        cos_cache, sin_cache: [B, S, head_dim], rotate-half convention.
+        qk_norm_pre_rope: norms of Q and K, or None.
+        qk_norm_pre_rope_q_gamma: [1, num_heads * head_dim], for the norm of Q.
+        qk_norm_pre_rope_k_gamma: [1, num_kv_heads * head_dim], for the norm of K.
+        norm_eps: epsilon where `qk_norm_pre_rope` is None.
+        replica_groups: tuple of tuples of ranks for the norm's all-reduce, or None.
+        output_layout: of the result.
+        target: "trn3"; the products of this kernel do not exist on "trn2".
+        lnc: cores that share the call, 1 or 2; each takes half of the tokens.
+
+    Returns:
+        [B, S, I] bfloat16, a new tensor.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described; nothing has run.
+        NotImplementedError: an argument asks for what is not built yet; nothing has run.
+    """
+    chip = arguments.require_target(target, lnc)
+    segments = arguments.require_segments(num_heads, head_dim, num_kv_heads)
+    arguments.require_hidden(packed_hidden)
+    device = packed_hidden.device
+    dims = arguments.require_dims(packed_hidden, segments, lnc)
+    arguments.require_weight(weight, dims.hidden, segments, device)
+    weight_scales = arguments.require_weight_scales(weight_scales, dims.width, device)
+    bias = arguments.require_bias(bias, dims.width, device)
+    caches = {"cos_cache": cos_cache, "sin_cache": sin_cache}
+    arguments.require_rope(fused_rope, caches, (dims.batch, dims.seqlen, segments.head_dim), device)
+    gammas = {
+        "qk_norm_pre_rope_q_gamma": qk_norm_pre_rope_q_gamma,
+        "qk_norm_pre_rope_k_gamma": qk_norm_pre_rope_k_gamma,
+    }
+    arguments.require_norm(qk_norm_pre_rope, gammas, norm_eps, segments, device)
+    arguments.require_replica_groups(replica_groups)
+    arguments.require_layout(output_layout)
+    if bias is not None:
+        dims = dataclasses.replace(dims, bias_bytes=bias.itemsize)
+    config = arguments.make_plan(dims, chip).config
+    _require_built(fused_rope, qk_norm_pre_rope, replica_groups, output_layout)
+
+    dense_bias = None if bias is None else bias.contiguous()
+    operands = (packed_hidden.contiguous(), weight.contiguous(), weight_scales.contiguous(), dense_bias, config)
+    if device.type != "cpu":
+        return row_mx_projection[lnc](*operands)
+    with _platform_target(target):
+        return nki.simulate(row_mx_projection[lnc])(*operands)
+
+
+def _require_built(
+    fused_rope: bool,
+    qk_norm_pre_rope: QKNormConfig | None,
+    replica_groups: tuple[tuple[int, ...], ...] | None,
+    output_layout: QKVOutputLayout,
+) -> None:
+    normalises = qk_norm_pre_rope is not None and (qk_norm_pre_rope.q_norm or qk_norm_pre_rope.k_norm)
+    asked = {
+        "fused_rope": (fused_rope, "False"),
+        "qk_norm_pre_rope": (normalises, "None"),
+        "replica_groups": (replica_groups is not None, "None"),
+        "output_layout": (output_layout is not QKVOutputLayout.BSD, "QKVOutputLayout.BSD"),
+    }
+    for name, (is_asked, works) in asked.items():
+        if is_asked:
+            raise NotImplementedError(f"{name} is not built yet; what works: {name} = {works}")
+
+
+@contextmanager
+def _platform_target(target: str) -> Iterator[None]:
+    """Names the simulator's target while the context lasts."""
+    before = os.environ.get(TARGET_VARIABLE)
+    os.environ[TARGET_VARIABLE] = target
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TARGET_VARIABLE]
+        else:
+            os.environ[TARGET_VARIABLE] = before
