@@ -1,0 +1,139 @@
+"""What the bench does with one shape: plan it, simulate it and both baselines, and compute and check values."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+
+from common import schedule
+from common.budget import BudgetError
+from common.hardware import Hardware
+from kernels.qkv_cte import cases, measure, plan
+from kernels.qkv_cte.baselines import BASELINES
+from kernels.qkv_cte.cases import Case
+from kernels.qkv_cte.compare import Errors, compare
+from kernels.qkv_cte.measure import Measurement
+from kernels.qkv_cte.plan import HbmBytes, Plan
+
+MAX_ULPS = 1.0
+"""Largest accepted error in bf16 ulps: half of one is the rounding of the output, the rest is for fp32 accumulation."""
+
+VALUES_LIMIT = 2**34
+"""Multiply-adds up to which all values of a shape are computed; about three seconds of two cores."""
+
+VALUES_SEQLEN = 512
+"""Sequence length at which values are computed where the whole shape is beyond the limit."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A shape ready to run.
+
+    Attributes:
+        case: sizes and schedule.
+        plan: of the whole shape.
+        baselines: plans of each baseline's calls by its name, None where it does not fit.
+        values: what values are computed for: the case itself or a shorter one of the same widths; None for none.
+    """
+
+    case: Case
+    plan: Plan
+    baselines: dict[str, tuple[Plan, ...] | None]
+    values: Case | None
+
+
+@dataclass(frozen=True)
+class Values:
+    """Computed values against the fp64 reference."""
+
+    plan: Plan
+    errors: Errors
+
+    @property
+    def accepted(self) -> bool:
+        """Whether they are within tolerance."""
+        return within_tolerance(self.errors)
+
+
+@dataclass(frozen=True)
+class ShapeResult:
+    """What was measured.
+
+    Attributes:
+        shape: what ran.
+        measured: the whole shape's simulated run, without values.
+        baseline_hbm: measured bytes of each baseline by its name, None where it does not fit.
+        values: None where none were computed.
+    """
+
+    shape: Shape
+    measured: Measurement
+    baseline_hbm: dict[str, HbmBytes | None]
+    values: Values | None
+
+
+def within_tolerance(errors: Errors) -> bool:
+    """Whether a result is as exact as its output type and fp32 accumulation allow."""
+    return errors.max_ulps <= MAX_ULPS and not errors.wrong_nonfinite
+
+
+def own_case(batch: int, seqlen: int, hidden: int, width: int, lnc: int) -> Case:
+    """A case of any sizes, with an fp32 bias.
+
+    Raises:
+        ValueError: as `Dims`.
+    """
+    name = f"{batch},{seqlen},{hidden},{width}"
+    # Only tests expect a prefetch mode; here it is whatever the plan says.
+    return Case(name, seqlen, hidden, 1, "full", head_dim=width, batch=batch, lnc=lnc)
+
+
+def prepare(case: Case, hardware: Hardware, *, values: bool) -> Shape:
+    """Makes every plan that the shape needs, so that what cannot run is refused before anything does.
+
+    Raises:
+        ValueError: a size or the target is not accepted.
+        BudgetError: the shape fits under no schedule.
+    """
+    planned = _plan(case, hardware)
+    return Shape(case, planned, _baseline_plans(planned), _values_case(case) if values else None)
+
+
+def run(shape: Shape) -> ShapeResult:
+    """Simulates the shape and its baselines without values, then values where the shape asks for them."""
+    baseline_hbm = {
+        name: None if calls is None else measure.add_hbm(measure.run(call).hbm for call in calls)
+        for name, calls in shape.baselines.items()
+    }
+    values = None if shape.values is None else _values(shape.values, shape.plan.hardware)
+    return ShapeResult(shape, measure.run(shape.plan), baseline_hbm, values)
+
+
+def _plan(case: Case, hardware: Hardware) -> Plan:
+    forced = functools.partial(schedule.force, degree=case.degree, resident_h_tiles=case.resident_h_tiles)
+    return plan.make(case.dims, hardware, forced)
+
+
+def _baseline_plans(planned: Plan) -> dict[str, tuple[Plan, ...] | None]:
+    plans: dict[str, tuple[Plan, ...] | None] = {}
+    for name, baseline in BASELINES.items():
+        try:
+            plans[name] = baseline(planned.dims, planned.hardware)
+        except BudgetError:
+            plans[name] = None
+    return plans
+
+
+def _values_case(case: Case) -> Case:
+    if case.batch * case.seqlen * case.hidden * case.width <= VALUES_LIMIT:
+        return case
+    seqlen = min(VALUES_SEQLEN, case.seqlen)
+    return dataclasses.replace(case, batch=1, seqlen=seqlen, degree=None, resident_h_tiles=None)
+
+
+def _values(case: Case, hardware: Hardware) -> Values:
+    planned = _plan(case, hardware)
+    operands = cases.normal_operands(case)
+    output = measure.run(planned, operands).output
+    return Values(planned, compare(output, *operands.tensors))

@@ -1,0 +1,100 @@
+"""Writes a Wan2.2 transformer of one layer with random weights, for `bench --checkpoint` without a real checkpoint.
+
+The model is diffusers' own, so names and shapes are those of the published checkpoints. Two inputs lie beside the
+weights: `hidden_states`, like the modulated output of the layer's first norm, and `encoder_hidden_states`, like the
+embedded text.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+import torch
+from diffusers import WanTransformer3DModel
+from safetensors.torch import save_file
+
+from kernels.qkv_cte.checkpoint import CROSS_INPUT, SELF_INPUT
+from kernels.qkv_cte.files import caller_path, require_writable, whole_file
+from kernels.qkv_cte.random_layer_input import random_layer_input
+
+_EXAMPLES = """examples:
+  bazel run //kernels/qkv_cte:make_checkpoint -- /tmp/wan_layer.safetensors
+  bazel run //kernels/qkv_cte:make_checkpoint -- small.safetensors --hidden 512 --heads 4 --ffn 1024 --layer 7
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.hidden % options.heads:
+        parser.error(f"--hidden is {options.hidden}; accepted: a multiple of --heads {options.heads}")
+    path = caller_path(options.file)
+    try:
+        require_writable(path)
+    except ValueError as error:
+        parser.error(str(error))
+    torch.manual_seed(options.seed)
+    tensors = layer_tensors(options.hidden, options.heads, options.ffn, options.layer)
+    tensors[SELF_INPUT] = random_layer_input(options.tokens, options.hidden, options.seed).to(torch.bfloat16)
+    tensors[CROSS_INPUT] = random_layer_input(options.text_tokens, options.hidden, options.seed + 1).to(torch.bfloat16)
+    with whole_file(path) as partial:
+        save_file(tensors, partial)
+    print(f"{path}: layer {options.layer}, {len(tensors)} tensors, {path.stat().st_size:,} bytes")
+    return 0
+
+
+def layer_tensors(hidden: int, heads: int, ffn: int, layer: int) -> dict[str, torch.Tensor]:
+    """State of a one-layer transformer in bfloat16, its block renumbered to `layer`."""
+    default = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        model = WanTransformer3DModel(
+            num_layers=1, num_attention_heads=heads, attention_head_dim=hidden // heads, ffn_dim=ffn
+        )
+    finally:
+        torch.set_default_dtype(default)
+    renamed = ((name.replace("blocks.0.", f"blocks.{layer}."), value) for name, value in model.state_dict().items())
+    return {name: value.contiguous() for name, value in renamed}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="make_checkpoint",
+        description=__doc__,
+        epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("file", help="the file to write")
+    sizes = (
+        ("--hidden", 5120, "width of the layer"),
+        ("--heads", 40, "attention heads"),
+        ("--ffn", 13824, "width of the feed-forward network"),
+        ("--tokens", 256, "tokens of hidden_states"),
+        ("--text-tokens", 512, "tokens of encoder_hidden_states"),
+    )
+    for name, default, meaning in sizes:
+        parser.add_argument(name, type=_positive, default=default, metavar="N", help=f"{meaning} (default {default})")
+    parser.add_argument("--layer", type=_natural, default=0, metavar="N", help="number of the layer (default 0)")
+    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of all random values (default 0)")
+    return parser
+
+
+def _positive(text: str) -> int:
+    return _integer(text, 1)
+
+
+def _natural(text: str) -> int:
+    return _integer(text, 0)
+
+
+def _integer(text: str, at_least: int) -> int:
+    if not text.isdecimal() or int(text) < at_least:
+        raise argparse.ArgumentTypeError(f"{text!r}; accepted: an integer from {at_least}")
+    return int(text)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
