@@ -14,7 +14,7 @@ import numpy as np
 from nkisim import dtypes, memory
 from nkisim.dtypes import DType, as_dtype, float32
 from nkisim.enums import MemoryRegion
-from nkisim.errors import ArgumentError, ShapeError
+from nkisim.errors import ArgumentError, ShapeError, WrongBufferError
 from nkisim.isa import copying, elementwise, shuffle
 from nkisim.numerics.alu import OPERATORS
 from nkisim.tensor import NkiTensor
@@ -27,7 +27,7 @@ def tile(call: str, operand: str, value: Any) -> NkiTensor:
     if not isinstance(value, NkiTensor):
         raise ArgumentError(f"{call}: {operand} is {value!r}; accepted: a tile")
     if not value.on_chip:
-        raise ArgumentError(
+        raise WrongBufferError(
             f"{call}: {operand} {value.name} lies in {value.buffer!r}; accepted: a tile in sbuf or psum (see nl.load)"
         )
     return value

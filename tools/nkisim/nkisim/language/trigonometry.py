@@ -9,15 +9,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from nkisim.dtypes import float32, uint8
 from nkisim.isa import copying, elementwise, scalar_engine, selection
 from nkisim.language import activations, compose, operators, rounding
 from nkisim.tensor import NkiTensor
 
-_TURN = 2 * math.pi
-_PI = float(np.nextafter(np.float32(math.pi), np.float32(0)))
 _PART_BITS = 8
 
 
@@ -32,17 +28,17 @@ def _parts(value: float, count: int) -> tuple[float, ...]:
     return tuple(parts)
 
 
-_TURN_PARTS = _parts(_TURN, 4)
+_HALF_TURN_PARTS = _parts(math.pi, 4)
 
 
 def sin(x: NkiTensor, dtype: Any = None) -> NkiTensor:
-    """Sine of any angle in radians; beyond 2**16 turns the reduction loses digits, as fp32 does."""
-    return _sine("nl.sin", sin, x, 0.0, dtype)
+    """Sine of any angle in radians; beyond 2**16 half turns the reduction loses digits, as fp32 does."""
+    return _sine("nl.sin", x, 0.0, dtype)
 
 
 def cos(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     """Cosine of any angle in radians, as the sine of a quarter turn more."""
-    return _sine("nl.cos", sin, x, math.pi / 2, dtype)
+    return _sine("nl.cos", x, math.pi / 2, dtype)
 
 
 def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
@@ -51,23 +47,31 @@ def tan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
     return operators.divide(sin(x, float32), cos(x, float32), compose.result_dtype(dtype, x))
 
 
-def _sine(call: str, op: Any, x: NkiTensor, phase: float, dtype: Any) -> NkiTensor:
+def _sine(call: str, x: NkiTensor, phase: float, dtype: Any) -> NkiTensor:
+    """`sin(x + phase)`, from the sine of what is left of x beyond whole half turns; odd ones change its sign."""
     x = compose.tile(call, "x", x)
-    turns = compose.new(x.shape, float32)
-    elementwise.tensor_scalar(turns, x, operators.multiply, 1 / _TURN, op1=operators.add, operand1=phase / _TURN)
-    turns = rounding.nearest(turns)
+    scaled = compose.new(x.shape, float32)
+    elementwise.tensor_scalar(scaled, x, operators.multiply, 1 / math.pi, op1=operators.add, operand1=phase / math.pi)
+    half_turns = rounding.nearest(scaled)
     angle = x
-    for part in _TURN_PARTS:
-        rest = compose.new(x.shape, float32)
-        elementwise.scalar_tensor_tensor(rest, turns, operators.multiply, -part, operators.add, angle)
-        angle = rest
+    for part in _HALF_TURN_PARTS:
+        angle = _less_multiple(angle, half_turns, part)
     if phase:
-        angle = operators.add(angle, phase)
-    within = compose.new(x.shape, float32)
-    elementwise.tensor_scalar(within, angle, operators.minimum, _PI, op1=operators.maximum, operand1=-_PI)
+        angle = operators.add(angle, phase, float32)
+    sine = compose.new(x.shape, float32)
+    scalar_engine.activation(sine, sin, angle)
+    odd = _less_multiple(half_turns, rounding.nearest(operators.multiply(half_turns, 0.5)), 2.0)
     result = compose.new(x.shape, compose.result_dtype(dtype, x))
-    scalar_engine.activation(result, op, within)
+    elementwise.tensor_scalar(odd, odd, activations.abs, None, op1=operators.multiply, operand1=-2.0)
+    elementwise.scalar_tensor_tensor(result, odd, operators.add, 1.0, operators.multiply, sine)
     return result
+
+
+def _less_multiple(x: NkiTensor, count: NkiTensor, size: float) -> NkiTensor:
+    """`x - count * size`."""
+    rest = compose.new(x.shape, float32)
+    elementwise.scalar_tensor_tensor(rest, count, operators.multiply, -size, operators.add, x)
+    return rest
 
 
 def arctan(x: NkiTensor, dtype: Any = None) -> NkiTensor:
