@@ -16,6 +16,11 @@ class NkiValidationError(Exception):
         where = source.current()
         super().__init__(f"{message}\n  at {where}" if where else message)
 
+    def explain(self) -> str:
+        """The message, and how the view of each operand of the failing call came about."""
+        operands = source.operands(self.__traceback__)
+        return "\n".join([str(self), *(f"{name}: {value.history()}" for name, value in operands)])
+
 
 class ArgumentError(NkiValidationError, TypeError):
     """An argument has a type or value that the call does not document."""
@@ -87,6 +92,10 @@ class RankFailedError(NkiValidationError):
 
 class DependencyError(NkiValidationError):
     """An order between instructions that the device cannot keep."""
+
+
+class LoopError(NkiValidationError):
+    """A loop on the device where there can be none, or a tensor that does not outlive it."""
 
 
 class RegisterError(NkiValidationError, TypeError):

@@ -57,14 +57,13 @@ class Rank:
         return [(self.launch.place(core.program_id), functools.partial(self._body, core)) for core in self.cores]
 
     def _body(self, core: Core) -> None:
-        before = machine.take_turn(core)
-        try:
-            self.results[core.program_id] = self.function(*self.arguments.positional, **self.arguments.named)
-        finally:
-            machine.take_turn(before)
+        machine.take_turn(core)
+        self.results[core.program_id] = self.function(*self.arguments.positional, **self.arguments.named)
 
     def report(self) -> Run:
         """Checks what can be checked only at the end."""
+        for core in self.cores:
+            core.loops.check_tensors()
         cores = tuple(CoreReport(core.stream, capacity.measure(core.stream, core.hardware)) for core in self.cores)
         outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
         return Run(outputs, cores)
@@ -100,14 +99,19 @@ def execute(ranks: list[Rank]) -> list[Run]:
     The caller's arrays are as before; `Rank.arguments.commit` writes to them.
     """
     bodies = [body for rank in ranks for body in rank.bodies()]
-    if len(bodies) == 1:
-        ranks[0].launch.wait = functools.partial(_wait_alone, bodies[0][0])
-        bodies[0][1]()
-    else:
-        turns = Turns(bodies)
-        for rank in ranks:
-            rank.launch.wait = functools.partial(_wait_in_turn, turns)
-        turns.run()
+    before = machine.current
+    try:
+        if len(bodies) == 1:
+            name, body = bodies[0]
+            ranks[0].launch.wait = functools.partial(_wait_alone, name)
+            body()
+        else:
+            turns = Turns(bodies)
+            for rank in ranks:
+                rank.launch.wait = functools.partial(_wait_in_turn, turns)
+            turns.run()
+    finally:
+        machine.take_turn(before)
     return [rank.report() for rank in ranks]
 
 

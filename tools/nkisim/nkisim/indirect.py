@@ -9,7 +9,15 @@ from typing import Any, NamedTuple
 
 from nkisim import access_pattern, machine, views
 from nkisim.dtypes import DType, int32, uint32
-from nkisim.errors import ArgumentError, DtypeError, ShapeError, TargetError, ViewError, WrongBufferError
+from nkisim.errors import (
+    ArgumentError,
+    DtypeError,
+    OutOfBoundsError,
+    ShapeError,
+    TargetError,
+    ViewError,
+    WrongBufferError,
+)
 from nkisim.registers import VirtualRegister
 from nkisim.storage import IndexedRegion
 from nkisim.tensor import SBUF, NkiTensor, Signature, interned
@@ -73,6 +81,11 @@ class IndirectTensor(NkiTensor):
     def _moved(self, view: View, how: str, given: Any, dim: int | None) -> NkiTensor:
         self._not_final(how)
         return _indirect(self, view, self.dtype, self.indirection._replace(dim=dim), (self, how, given))
+
+    def __repr__(self) -> str:
+        by = self.indirection.by
+        index = by.name if isinstance(by, NkiTensor) else repr(by)
+        return f"<{self._title()}, {self.indirection.kind} chosen by {index}>"
 
     def _not_final(self, how: str) -> None:
         if self.indirection.kind == COLUMNS:
@@ -261,7 +274,9 @@ def selected(tensor: NkiTensor, dim: int, index: Any) -> NkiTensor:
     value = _scalar("select", index)
     view = views.index(tensor._view(), (*[slice(None)] * position, 0), tensor.on_chip)
     step, limit = tensor.strides[position], tensor.shape[position]
-    return _indirect(tensor, view, tensor.dtype, Indirection(OFFSET, value, step, limit, None), (tensor, "select", dim))
+    return _indirect(
+        tensor, view, tensor.dtype, Indirection(OFFSET, value, step, limit, None), (tensor, "select", (dim, index))
+    )
 
 
 def indexed(tensor: NkiTensor, key: tuple[Any, ...]) -> NkiTensor:
@@ -275,7 +290,9 @@ def indexed(tensor: NkiTensor, key: tuple[Any, ...]) -> NkiTensor:
     entry = entries[position]
     sliced = type(entry) is DynamicSlice
     value = _scalar("[...]", entry.start if sliced else entry)
-    size = entry.size if sliced else 1
+    size = views.integer(entry.size, "nl.ds size") if sliced else 1
+    if not 1 <= size <= tensor.shape[position]:
+        raise OutOfBoundsError(f"nl.ds size {size} on dimension {position}; accepted: 1 to {tensor.shape[position]}")
     static = DynamicSlice(0, size) if sliced else 0
     view = views.index(tensor._view(), (*entries[:position], static, *entries[position + 1 :]), tensor.on_chip)
     step, limit = tensor.strides[position], tensor.shape[position] - size + 1
@@ -306,7 +323,7 @@ def rows_selected(tensor: NkiTensor, dim: int, index: NkiTensor) -> NkiTensor:
         raise ShapeError(f"{how}: index {index.name} {list(index.shape)}; accepted: ({index.shape[0]}, 1)")
     view = View((index.shape[0], *tensor.shape[1:]), tensor.strides, tensor.offset)
     found = Indirection(ROWS, index, tensor.strides[0], tensor.shape[0], 0)
-    return _indirect(tensor, view, tensor.dtype, found, (tensor, how, dim))
+    return _indirect(tensor, view, tensor.dtype, found, (tensor, how, (dim, index)))
 
 
 def patterned(
@@ -328,7 +345,7 @@ def patterned(
         )
     step = step_bytes // found.dtype.itemsize
     limit = found.room // step + 1
-    given = (tensor, how, (pattern, offset))
+    given = (tensor, how, (pattern, offset, scalar_offset if vector_offset is None else vector_offset))
     if vector_offset is None:
         value = _scalar(f"{how}: scalar_offset", scalar_offset)
         cut = dim if dim < len(found.view.shape) else None
@@ -367,4 +384,4 @@ def columns_selected(tensor: NkiTensor, index: NkiTensor, num_elem: int | None) 
     step = flat.strides[1]
     view = View((flat.shape[0], count), flat.strides, flat.offset)
     found = Indirection(COLUMNS, index, step, flat.shape[1], 1)
-    return _indirect(tensor, view, tensor.dtype, found, (tensor, how, count))
+    return _indirect(tensor, view, tensor.dtype, found, (tensor, how, (index, count)))

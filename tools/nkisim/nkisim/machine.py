@@ -140,6 +140,7 @@ class Core:
         else:
             storage = Storage.fresh(allocation, numerics=self.numerics)
         self.allocations.append(storage.allocation)
+        self.loops.note_made(storage.allocation)
         return storage
 
     def _shared(self, allocation: Allocation) -> Storage:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import linecache
 import sys
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import NamedTuple
+from types import CodeType, FrameType, TracebackType
+from typing import Any, NamedTuple
 
 _PACKAGES = str(Path(__file__).resolve().parents[1])
 OWN = (_PACKAGES + "/nkisim/", _PACKAGES + "/nki/")
@@ -49,3 +49,28 @@ def current() -> Site | None:
     """The kernel's line that is running now, if a kernel runs."""
     frame = kernel_frame(sys._getframe(1))
     return Site(frame.f_code, frame.f_lasti) if frame else None
+
+
+def operands(trace: TracebackType | None) -> list[tuple[str, Any]]:
+    """Tensors (whatever has a `history`) among the arguments of the call that a kernel made and that failed."""
+    while trace is not None and not _is_own(trace.tb_frame.f_code.co_filename):
+        trace = trace.tb_next
+    called = None
+    while trace is not None:
+        inner = trace.tb_next
+        if _is_own(trace.tb_frame.f_code.co_filename) and (inner is None or _is_own(inner.tb_frame.f_code.co_filename)):
+            called = called or trace.tb_frame
+        else:
+            called = None
+        trace = inner
+    if called is None:
+        return []
+    code = called.f_code
+    given = [
+        (name, called.f_locals.get(name)) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    ]
+    found = []
+    for name, value in given:
+        items = [(f"{name}[{i}]", v) for i, v in enumerate(value)] if type(value) in (list, tuple) else [(name, value)]
+        found += [(label, v) for label, v in items if hasattr(type(v), "history")]
+    return found

@@ -13,7 +13,7 @@ from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, DtypeError, ShapeError, ViewError
 from nkisim.objects import NKIObject
 from nkisim.storage import Region, Storage
-from nkisim.views import View
+from nkisim.views import DynamicSlice, View
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
@@ -305,16 +305,46 @@ class NkiTensor(NKIObject):
         new.made = (self, how, given)
         return new
 
+    def history(self) -> str:
+        """How the view came about: the whole tensor, then each call with the shape that it made."""
+        if self.made is None:
+            allocation = self.storage.allocation
+            created = f" created at {allocation.site}" if allocation.site else ""
+            return f"{self._title()}{created}"
+        base, how, given = self.made
+        shown = given if type(given) is tuple else (given,)
+        if how == "[...]":
+            call = f"[{', '.join(_entry(k) for k in shown)}]"
+        else:
+            call = f"{how}({', '.join(_entry(g) for g in shown)})"
+        dtype = f"{self.dtype}" if self.dtype is not base.dtype else ""
+        return f"{base.history()} -> {call} {dtype}{list(self.shape)}"
+
+    def _title(self) -> str:
+        allocation = self.storage.allocation
+        place = f" at {allocation.address}" if allocation.address else ""
+        return f"{self.name}: {self.dtype}{list(self.shape)} in {self.buffer!r}{place}"
+
     def __bool__(self) -> bool:
         raise DtypeError(f"the value of {self.name} is not known when the kernel is traced; it cannot steer Python")
 
     def __repr__(self) -> str:
-        allocation = self.storage.allocation
-        place = f" at {allocation.address}" if allocation.address else ""
-        text = f"<{self.name}: {self.dtype}{list(self.shape)} in {self.buffer!r}{place}>"
+        text = f"<{self._title()}>"
         if self.storage.raw is None:
             return text
         return f"{text}\n{np.array2string(self.array(), threshold=64)}"
+
+
+def _entry(given: Any) -> str:
+    """An argument of a view as a kernel would write it."""
+    if given is Ellipsis:
+        return "..."
+    if type(given) is slice:
+        bounds = [given.start, given.stop] + ([] if given.step is None else [given.step])
+        return ":".join("" if b is None else str(b) for b in bounds)
+    if type(given) is DynamicSlice:
+        return f"nl.ds({_entry(given.start)}, {given.size})"
+    return given.name if isinstance(given, NkiTensor) else repr(given)
 
 
 from nkisim import indirect  # noqa: E402 - it subclasses NkiTensor

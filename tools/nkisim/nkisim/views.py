@@ -74,17 +74,11 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
             new_shape.append((stop - start + step - 1) // step)
             new_strides.append(stride * step)
         elif type(k) is DynamicSlice:
-            start = _integer(k.start, "nl.ds start")
-            if start < 0 or k.size < 1 or start + k.size > size:
-                raise OutOfBoundsError(f"nl.ds({start}, {k.size}) on dimension {dim} of size {size} of {shape}")
-            offset += start * stride
+            offset += _ds_start(k, size, dim) * stride
             new_shape.append(k.size)
             new_strides.append(stride)
         else:
-            position = _integer(k, f"index of dimension {dim}")
-            if not -size <= position < size:
-                raise OutOfBoundsError(f"index {position} on dimension {dim} of size {size} of {shape}")
-            offset += (position + size if position < 0 else position) * stride
+            offset += _position(k, size, dim) * stride
             if on_chip and dim == 0:
                 new_shape.append(1)
                 new_strides.append(stride)
@@ -120,9 +114,9 @@ def _bounds(k: slice, size: int, dim: int) -> tuple[int, int, int]:
             return 0, size, 1
         if type(start) is int and type(stop) is int and 0 <= start < stop <= size:
             return start, stop, 1
-    start = 0 if k.start is None else _integer(k.start, f"slice start of dimension {dim}")
-    stop = size if k.stop is None else _integer(k.stop, f"slice stop of dimension {dim}")
-    step = 1 if k.step is None else _integer(k.step, f"slice step of dimension {dim}")
+    start = 0 if k.start is None else integer(k.start, f"slice start of dimension {dim}")
+    stop = size if k.stop is None else integer(k.stop, f"slice stop of dimension {dim}")
+    step = 1 if k.step is None else integer(k.step, f"slice step of dimension {dim}")
     if start < 0:
         start += size
     if stop < 0:
@@ -136,7 +130,24 @@ def _bounds(k: slice, size: int, dim: int) -> tuple[int, int, int]:
     return start, stop, step
 
 
-def _integer(value: Any, what: str) -> int:
+def _ds_start(k: DynamicSlice, size: int, dim: int) -> int:
+    start, count = integer(k.start, "nl.ds start"), integer(k.size, "nl.ds size")
+    if start < 0 or count < 1 or start + count > size:
+        raise OutOfBoundsError(
+            f"nl.ds({start}, {count}) on dimension {dim} of size {size}; accepted: within 0 to {size}, size from 1"
+        )
+    return start
+
+
+def _position(k: Any, size: int, dim: int) -> int:
+    position = integer(k, f"index of dimension {dim}")
+    if not -size <= position < size:
+        raise OutOfBoundsError(f"index {position} on dimension {dim} of size {size}; accepted: {-size} to {size - 1}")
+    return position + size if position < 0 else position
+
+
+def integer(value: Any, what: str) -> int:
+    """A Python or numpy integer."""
     try:
         return operator.index(value)
     except TypeError:
@@ -145,7 +156,7 @@ def _integer(value: Any, what: str) -> int:
 
 def check_dim(dim: int, rank: int, call: str) -> int:
     """`dim` counted from the front; negative ones count from the back."""
-    position = _integer(dim, f"{call}: dim")
+    position = integer(dim, f"{call}: dim")
     if not -rank <= position < rank:
         raise ViewError(f"{call}: dimension {dim} of a tensor with {rank} dimensions")
     return position % rank

@@ -60,6 +60,13 @@ from nkisim.language.filled import full as full
 from nkisim.language.filled import ones as ones
 from nkisim.language.filled import zeros as zeros
 from nkisim.language.filled import zeros_like as zeros_like
+from nkisim.language.iteration import affine_range as affine_range
+from nkisim.language.iteration import dynamic_range as dynamic_range
+from nkisim.language.iteration import fori_loop as fori_loop
+from nkisim.language.iteration import no_reorder as no_reorder
+from nkisim.language.iteration import sequential_range as sequential_range
+from nkisim.language.iteration import static_range as static_range
+from nkisim.language.iteration import while_loop as while_loop
 from nkisim.language.movement import broadcast_to as broadcast_to
 from nkisim.language.movement import copy as copy
 from nkisim.language.movement import expand_dims as expand_dims
@@ -93,6 +100,7 @@ from nkisim.language.operators import not_equal as not_equal
 from nkisim.language.operators import power as power
 from nkisim.language.operators import right_shift as right_shift
 from nkisim.language.operators import subtract as subtract
+from nkisim.language.printing import device_print as device_print
 from nkisim.language.random import dropout as dropout
 from nkisim.language.random import rand as rand
 from nkisim.language.random import random_seed as random_seed

@@ -69,7 +69,7 @@ def _looping(core: machine.Core, values: range) -> Iterator[VirtualRegister]:
             yield VirtualRegister(value, frozen=True)
 
 
-def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], None], step: int = 1) -> None:
+def fori_loop(lower: Any, upper: Any, body_fun: Callable[[VirtualRegister], Any], step: int = 1) -> None:
     """Runs `body_fun(i)` on the device for `i` from `lower` to below `upper`.
 
     `i` is a register that only can be read: one page of the documentation says that writing to it has no effect,
