@@ -168,6 +168,19 @@ def read_fp32(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
 
 def write(tensor: NkiTensor, values: np.ndarray) -> None:
     """Stores values, cast to the tensor's type; they have its shape, or as many elements in row-major order."""
+    _write(tensor, values)
+    if tensor.buffer is PSUM and tensor.indirection is None:
+        tensor.storage.mark_foreign(tensor.region)
+
+
+def write_product(tensor: NkiTensor, values: np.ndarray) -> None:
+    """`write` by the Tensor Engine."""
+    _write(tensor, values)
+    if tensor.indirection is None:
+        tensor.storage.clear_foreign(tensor.region)
+
+
+def _write(tensor: NkiTensor, values: np.ndarray) -> None:
     if tensor.indirection is not None:
         write_present(f"nisa.{machine.core('write').stream[-1].op}", "dst", tensor, values, None, skip=False)
         return

@@ -7,13 +7,16 @@ either as a flat array of elements. In a timing-only run nothing holds bytes.
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.source import Site
+
+if TYPE_CHECKING:
+    from nkisim.sharing import Sharing
 
 POISON = 0xFF
 """Fills fresh memory: NaN in every floating-point type, -1 in signed integers."""
@@ -81,6 +84,8 @@ class Storage:
         raw: flat uint8 array, or None in a timing-only run.
         unwritten: None once every element has been written; until then a flag per granule, set when it was not.
         decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype, ...); dropped when overwritten.
+        sharing: of shared HBM, who of two cores touched it; see `nkisim.sharing`.
+        foreign: of PSUM, a flag per byte, set where another engine than the Tensor Engine wrote last; None if none did.
     """
 
     __slots__ = (
@@ -90,7 +95,9 @@ class Storage:
         "_private",
         "allocation",
         "decoded",
+        "foreign",
         "raw",
+        "sharing",
         "unwritten",
     )
 
@@ -98,6 +105,8 @@ class Storage:
         self.allocation = allocation
         self.raw = raw
         self.decoded: dict[Any, Any] = {}
+        self.sharing: Sharing | None = None
+        self.foreign: np.ndarray | None = None
         self.unwritten: np.ndarray | None = None
         self._private = not written
         self._granule = allocation.dtype.itemsize
@@ -134,11 +143,16 @@ class Storage:
         position = np.unravel_index(int(flags.argmax()), flags.shape)
         return tuple(int(i) for i in position[: len(region.shape)]) if flags[position] else None
 
+    @property
+    def has_been_written(self) -> bool:
+        """Whether any element has."""
+        return self.unwritten is None or self._missing < self.unwritten.size
+
     def is_written(self, region: Region) -> bool | None:
         """Whether every element of the region has been written (True), none (False) or some (None)."""
         if self.unwritten is None:
             return True
-        if self._missing == self.unwritten.size:
+        if not self.has_been_written:
             return False
         flags = self.flags(region)
         assert flags is not None
@@ -157,6 +171,8 @@ class Storage:
 
     def mark_written(self, region: Region) -> None:
         """Notes that every element of the region now holds a value."""
+        if self.sharing is not None:
+            self.sharing.after_write(region)
         flags = self.flags(region)
         if flags is None:
             return
@@ -167,6 +183,8 @@ class Storage:
 
     def mark_written_where(self, region: Region, chosen: np.ndarray) -> None:
         """Like `mark_written`, for the elements where `chosen` (of the region's shape) is true."""
+        if self.sharing is not None:
+            self.sharing.after_write(region)
         flags = self.flags(region)
         if flags is None:
             return
@@ -179,6 +197,8 @@ class Storage:
 
     def mark_chosen_written(self, table: Region, key: tuple[Any, ...]) -> None:
         """Like `mark_written`, for the elements that a numpy index chooses from a table, which may overlap."""
+        if self.sharing is not None:
+            self.sharing.after_write(table)
         flags = self.flags(table)
         if flags is None:
             return
@@ -194,6 +214,29 @@ class Storage:
             self.own()
         if self.decoded:
             self.drop_decoded(region)
+        if self.sharing is not None:
+            self.sharing.before_write(region)
+
+    def mark_foreign(self, region: Region) -> None:
+        """Notes that another engine than the Tensor Engine wrote the region, which lies in PSUM."""
+        if self.foreign is None:
+            assert self.raw is not None
+            self.foreign = np.zeros(self.raw.size, np.bool_)
+        self._foreign_flags(region)[...] = True
+
+    def clear_foreign(self, region: Region) -> None:
+        """Notes that the Tensor Engine wrote the region."""
+        if self.foreign is not None:
+            self._foreign_flags(region)[...] = False
+
+    def is_foreign(self, region: Region) -> bool:
+        """Whether another engine than the Tensor Engine wrote some of the region last."""
+        return self.foreign is not None and bool(self._foreign_flags(region).any())
+
+    def _foreign_flags(self, region: Region) -> np.ndarray:
+        size = region.dtype.itemsize
+        strides = [s * size for s in region.strides]
+        return np.ndarray((*region.shape, size), np.bool_, self.foreign, region.offset * size, [*strides, 1])
 
     def drop_decoded(self, region: Region) -> None:
         """Forgets decoded views that overlap a region about to be written."""
@@ -219,6 +262,12 @@ class Storage:
         if ratio > 1:
             shape, strides = (*shape, ratio), [*strides, 1]
         return np.ndarray(shape, np.bool_, self.unwritten, region.offset * ratio, strides)
+
+
+def overlap(a: Region, b: Region) -> bool:
+    """Whether the bytes from first to last of two regions of one allocation overlap."""
+    (start, stop), (low, high) = _byte_span(a), _byte_span(b)
+    return start < high and low < stop
 
 
 def _byte_span(region: Region) -> tuple[int, int]:

@@ -17,6 +17,7 @@ from nkisim.tensor import NkiTensor
 
 _FP8 = (dtypes.float8_e4m3, dtypes.float8_e5m2, dtypes.float8_e4m3fn)
 _WIDE = (dtypes.float32, dtypes.tfloat32)
+_INDIRECT = (*_FP8, dtypes.bfloat16, dtypes.float16)
 _DTYPES = (*_FP8, dtypes.bfloat16, dtypes.float16, *_WIDE)
 _PERF_MODES = {mode.value: mode for mode in PerfMode} | {mode: mode for mode in PerfMode}
 
@@ -61,7 +62,7 @@ def nc_matmul(
     call = "nisa.nc_matmul"
     core = machine.core(call)
     try:
-        key = (
+        key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate,
             tile_position and tuple(tile_position), tile_size and tuple(tile_size), perf_mode,
             products.first_byte_in_bank(dst, core.hardware),
@@ -91,7 +92,7 @@ def nc_matmul(
                 _check_onezero(call, "stationary", stationary, left)
             if is_moving_onezero:
                 _check_onezero(call, "moving", moving, right)
-            products.store(call, dst, left, right, accumulate)
+            products.store(call, core, dst, left, right, accumulate)
     return issued
 
 
@@ -127,6 +128,7 @@ def _check_product(
         raise ShapeError(f"{call}: stationary has {rows} columns; accepted: up to {limit}")
     products.check_destination(call, dst, rows, columns, accepted, hardware)
     products.check_tiling(call, position, size, stationary, rows, dst, column_tiles=True)
+    products.check_indirect(call, dst, stationary, moving, position, _INDIRECT)
 
 
 def _check_operands(call: str, core: machine.Core, stationary: NkiTensor, moving: NkiTensor) -> None:
@@ -177,6 +179,9 @@ def _check_transpose(
         raise ShapeError(
             f"{call}: moving {list(moving.shape)} with is_transpose; accepted: an identity ({partitions}, {partitions})"
         )
+    if moving.indirection is not None:
+        raise ArgumentError(f"{call}: moving is indirect with is_transpose; accepted: stationary and dst only")
+    products.check_indirect(call, dst, stationary, moving, position, _INDIRECT)
     transpose.check_on_tensor_engine(call, core.hardware, dst, "stationary", stationary)
     products.check_tiling(call, position, size, stationary, rows, dst, column_tiles=True)
 
@@ -187,7 +192,7 @@ def _transpose(call: str, dst: NkiTensor, stationary: NkiTensor, moving: NkiTens
     identity = memory.read_fp32(call, "moving", moving).reshape(moving.shape[0], -1)
     if not np.array_equal(identity, np.eye(len(identity), dtype=np.float32)):
         raise NotSimulatedError(f"{call}: is_transpose with moving {moving.name} that is not an identity matrix")
-    transpose.store(dst, memory.read(call, "stationary", stationary))
+    transpose.store(call, dst, memory.read(call, "stationary", stationary))
 
 
 def _check_onezero(call: str, operand: str, tensor: NkiTensor, values: np.ndarray) -> None:

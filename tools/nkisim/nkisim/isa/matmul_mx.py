@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from math import prod
+from typing import Any
 
 import numpy as np
 
 from nkisim import dtypes, machine, memory
 from nkisim.enums import engine as Engine
-from nkisim.errors import PartitionError, ShapeError
+from nkisim.errors import ArgumentError, PartitionError, ShapeError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import products, rules
 from nkisim.numerics import decode
@@ -50,7 +51,7 @@ def nc_matmul_mx(
     core = machine.core(call)
     rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
     try:
-        key = (
+        key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
             moving_scale.signature, tile_position and tuple(tile_position), tile_size and tuple(tile_size), accumulate,
         )  # fmt: skip
@@ -62,7 +63,7 @@ def nc_matmul_mx(
         )  # fmt: skip
         key, passed = (), False
     if not passed:
-        _check(call, core, dst, stationary, moving, stationary_scale, moving_scale)
+        _check(call, core, dst, stationary, moving, stationary_scale, moving_scale, tile_position)
         products.check_tiling(
             call, tile_position, tile_size, stationary, prod(stationary.shape[1:]), dst, column_tiles=False
         )
@@ -73,7 +74,7 @@ def nc_matmul_mx(
     if core.numerics:
         left = _scaled(call, core, "stationary", stationary, stationary_scale)
         right = _scaled(call, core, "moving", moving, moving_scale)
-        products.store(call, dst, left, right, accumulate)
+        products.store(call, core, dst, left, right, accumulate)
     return issued
 
 
@@ -85,6 +86,7 @@ def _check(
     moving: NkiTensor,
     stationary_scale: NkiTensor,
     moving_scale: NkiTensor,
+    position: Any,
 ) -> None:
     hardware = core.hardware
     rules.tile(call, "dst", dst, hardware, (rules.PSUM,))
@@ -102,8 +104,21 @@ def _check(
         raise ShapeError(f"{call}: stationary has {columns} columns; accepted: an even number up to {limit}")
     accepted = (dtypes.float32, dtypes.bfloat16)
     products.check_destination(call, dst, columns, prod(moving.shape[1:]), accepted, hardware)
+    products.check_indirect(call, dst, stationary, moving, position, dtypes.MX_DATA)
+    _check_pair(call, "stationary", stationary, stationary_scale)
+    _check_pair(call, "moving", moving, moving_scale)
     check_scale(call, "stationary_scale", stationary_scale, "stationary", stationary, columns)
     check_scale(call, "moving_scale", moving_scale, "moving", moving, prod(moving.shape[1:]))
+
+
+def _check_pair(call: str, operand: str, data: NkiTensor, scale: NkiTensor) -> None:
+    """Data and scales are one logical tensor: one index chooses the columns of both, or none does."""
+    indices = [t.indirection.by.region if t.indirection is not None else None for t in (data, scale)]
+    if indices[0] != indices[1]:
+        raise ArgumentError(
+            f"{call}: {operand} and {operand}_scale do not use the same index; accepted: indirect(index) on both, or "
+            f"on neither"
+        )
 
 
 def check_scale(call: str, operand: str, scale: NkiTensor, of: str, data: NkiTensor, columns: int) -> None:
@@ -135,17 +150,32 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
 
 def _scaled(call: str, core: machine.Core, operand: str, data: NkiTensor, scale: NkiTensor) -> np.ndarray:
     """The operand as an fp32 matrix, its block scales applied; kept until its data or its scales are overwritten."""
+    data, scale = memory.settled(call, operand, data), memory.settled(call, f"{operand}_scale", scale)
+    if data.indirection is not None:
+        return _decoded(call, operand, data, _exponents(call, operand, scale, data.shape[0]))
     scale_key = (scale.offset, scale.shape, scale.strides, scale.dtype)
     exponents = core.decoded.get(scale.storage.decoded, scale_key)
     if exponents is None:
-        rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, data.shape[0])]
-        exponents = np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
+        exponents = _exponents(call, operand, scale, data.shape[0])
         core.decoded.put(scale.storage.decoded, scale_key, exponents)
     key = (data.offset, data.shape, data.strides, data.dtype, scale_key)
     matrix = core.decoded.get(data.storage.decoded, key, exponents)
     if matrix is None:
-        words = memory.read(call, operand, data)
-        matrix = decode.lanes(words.reshape(len(words), -1), data.dtype)
-        decode.apply_scales(matrix, exponents)
+        matrix = _decoded(call, operand, data, exponents)
         core.decoded.put(data.storage.decoded, key, matrix, exponents)
     return matrix
+
+
+def _exponents(call: str, operand: str, scale: NkiTensor, partitions: int) -> np.ndarray:
+    """The e8m0 bytes of a scale tile, without the partitions between quadrants that hold none."""
+    if scale.indirection is not None:
+        values = memory.read(call, f"{operand}_scale", scale)
+        rows = [values[start : start + _SCALE_ROWS] for start in range(0, partitions, decode.QUADRANT)]
+    else:
+        rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, partitions)]
+    return np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
+
+
+def _decoded(call: str, operand: str, data: NkiTensor, exponents: np.ndarray) -> np.ndarray:
+    words = memory.read(call, operand, data)
+    return decode.apply_scales(decode.lanes(words.reshape(len(words), -1), data.dtype), exponents)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from common.hardware import Hardware
-from nkisim import machine, memory
+from nkisim import indirect, machine, memory
 from nkisim.dtypes import DType, bfloat16, float32
 from nkisim.errors import AccumulationError, ArgumentError, PartitionError, ShapeError
 from nkisim.isa import rules
@@ -63,6 +63,9 @@ def matrix(call: str, core: machine.Core, operand: str, tensor: NkiTensor, halve
     Args:
         halves: 2 where the first free dimension also contracts; row `half * partitions + partition`.
     """
+    tensor = memory.settled(call, operand, tensor)
+    if tensor.indirection is not None:
+        return decode.matrix(memory.read(call, operand, tensor), halves)
     if tensor.dtype is float32 and halves == 1:
         values = memory.read(call, operand, tensor)
         return values if values.ndim == 2 else values.reshape(len(values), -1)
@@ -83,6 +86,31 @@ def check_fed_together(call: str, stationary: NkiTensor, moving: NkiTensor) -> N
             f"{call}: moving starts at partition {moving.start_partition}, stationary at "
             f"{stationary.start_partition}; accepted: the same, since a partition feeds one row of the array"
         )
+
+
+def check_indirect(
+    call: str, dst: NkiTensor, stationary: NkiTensor, moving: NkiTensor, position: Any, accepted: tuple[DType, ...]
+) -> None:
+    """Operands whose columns an index chooses (trn3), with `accepted` types for stationary and moving."""
+    operands = [("dst", dst), ("stationary", stationary), ("moving", moving)]
+    chosen = [(o, t) for o, t in operands if t.indirection is not None and t.indirection.kind == indirect.COLUMNS]
+    if chosen and position and tuple(position) != (0, 0):
+        raise ArgumentError(f"{call}: tile_position {position} with an indirect operand; accepted: (0, 0) or none")
+    for operand, tensor in chosen:
+        index = tensor.indirection.by
+        if index.start_partition % 32:
+            raise PartitionError(
+                f"{call}: the index of {operand} starts at partition {index.start_partition}; "
+                f"accepted: a multiple of 32"
+            )
+        base, of = (stationary, "stationary") if operand == "dst" else (tensor, operand)
+        if index.start_partition != base.start_partition:
+            raise PartitionError(
+                f"{call}: the index of {operand} starts at partition {index.start_partition}, {of} at "
+                f"{base.start_partition}; accepted: the same"
+            )
+        if operand != "dst":
+            rules.dtype(call, f"indirect {operand}", tensor, accepted)
 
 
 def check_accumulate(call: str, accumulate: Any) -> None:
@@ -141,34 +169,45 @@ def _pair(call: str, parameter: str, value: Any) -> tuple[int, int]:
     return first, second
 
 
-def store(call: str, dst: NkiTensor, left: np.ndarray, right: np.ndarray, accumulate: bool | None) -> None:
-    """dst (+)= left.T @ right, summed in fp32; a bf16 dst is read as fp32 and rounded once.
+def store(
+    call: str, core: machine.Core, dst: NkiTensor, left: np.ndarray, right: np.ndarray, accumulate: bool | None
+) -> None:
+    """dst (+)= left.T @ right, summed in fp32; a bf16 dst is read as fp32, added to and rounded once.
 
     Args:
         left, right: fp32 [contraction, rows] and [contraction, columns].
         accumulate: as the instruction has it; None adds where dst was written before.
     """
-    onto = _accumulates(call, dst, accumulate)
-    target = memory.destination(dst)
-    if dst.dtype is float32 and target.ndim == 2:
-        product.accumulate(target, left, right, onto=onto)
+    dst = memory.settled(call, "dst", dst)
+    onto = _accumulates(call, core, dst, accumulate)
+    if dst.dtype is float32 and len(dst.shape) == 2 and dst.indirection is None:
+        product.accumulate(memory.destination(dst), left, right, onto=onto)
         dst.storage.mark_written(dst.region)
+        dst.storage.clear_foreign(dst.region)
         return
     total = np.empty((left.shape[1], right.shape[1]), np.float32)
     product.accumulate(total, left, right, onto=False)
     if onto:
-        total += target.reshape(total.shape)
-    memory.write(dst, total)
+        total += memory.read_fp32(call, "dst", dst).reshape(total.shape)
+    memory.write_product(dst, total)
 
 
-def _accumulates(call: str, dst: NkiTensor, accumulate: bool | None) -> bool:
+def _accumulates(call: str, core: machine.Core, dst: NkiTensor, accumulate: bool | None) -> bool:
     if accumulate is False:
         return False
-    written = dst.storage.is_written(dst.region)
+    storage = dst.storage
+    if dst.indirection is not None:
+        return bool(accumulate) if accumulate is not None else storage.has_been_written
+    written = storage.is_written(dst.region)
     if written is None or (accumulate and not written):
         raise AccumulationError(
             f"{call}: accumulate={accumulate} onto {dst.name} {list(dst.shape)}, "
             f"{'part of which ' if written is None else 'which '}nothing has written; "
             f"accepted: accumulate=False first"
+        )
+    if written and not core.hardware.supports_mx and storage.is_foreign(dst.region):
+        raise AccumulationError(
+            f"{call}: accumulate={accumulate} onto {dst.name} {list(dst.shape)}, which an engine other than the Tensor "
+            f"Engine wrote; accepted on {core.hardware.name}: what a product with accumulate=False started"
         )
     return written

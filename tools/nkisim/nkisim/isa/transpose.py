@@ -51,7 +51,7 @@ def nc_transpose(
     if core.numerics:
         values = memory.read(call, "data", data)
         if chosen is Engine.tensor:
-            store(dst, values)
+            store(call, dst, values)
         else:
             memory.write(dst, values.reshape(values.shape[0], -1).T)
     return issued
@@ -73,9 +73,10 @@ def check_on_tensor_engine(call: str, hardware: Hardware, dst: NkiTensor, operan
         )
 
 
-def store(dst: NkiTensor, values: np.ndarray) -> None:
+def store(call: str, dst: NkiTensor, values: np.ndarray) -> None:
     """Writes `values` transposed as the Tensor Engine does, with zeros above 8-bit elements."""
-    memory.write(dst, values.reshape(values.shape[0], -1).T)
+    dst = memory.settled(call, "dst", dst)
+    memory.write_product(dst, values.reshape(values.shape[0], -1).T)
     if dst.dtype.itemsize == 1:
         upper = dst.region._replace(offset=dst.offset + 1)
         dst.storage.array(*upper[1:])[...] = np.zeros((), dst.dtype.storage)

@@ -1,5 +1,6 @@
 """Casts against definitions written out in float64 and exact integers, not against the libraries that cast uses."""
 
+import functools
 import math
 import warnings
 
@@ -18,6 +19,7 @@ _FORMATS = {
     dtypes.float16: (5, 10, 15, 65504.0, True),
     dtypes.bfloat16: (8, 7, 127, float.fromhex("0x1.fep127"), True),
 }
+_f32, _i32, _i64 = (functools.partial(np.array, dtype=t) for t in (np.float32, np.int32, np.int64))
 _EIGHT_BITS = (dtypes.float8_e4m3, dtypes.float8_e4m3fn, dtypes.float8_e5m2)
 
 
@@ -83,30 +85,30 @@ def test_rounding_is_to_nearest_even_over_the_whole_range(kind):
     codes = np.arange(256, dtype=np.uint8) if kind.itemsize == 1 else random.integers(0, 65536, 4000).astype(np.uint16)
     numbers = np.unique(np.nan_to_num(cast.to_fp32(codes.view(kind.storage)), posinf=0, neginf=0))
     ties = ((numbers[1:].astype(np.float64) + numbers[:-1]) / 2).astype(np.float32)
-    edges = np.float32([0, -0.0, np.inf, -np.inf, np.nan, largest, -largest])
+    edges = _f32([0, -0.0, np.inf, -np.inf, np.nan, largest, -largest])
     values = np.concatenate([values, numbers, ties, edges])
     expected = np.array([_nearest(float(v), kind) for v in values], np.float32)
     np.testing.assert_array_equal(cast.to_fp32(_stored(values, kind)), expected)
 
 
 def test_beyond_448_e4m3fn_is_nan_unless_it_rounds_down():
-    values = np.float32([448, 464, 464.00003, 465, -465, np.inf, -np.inf])
+    values = _f32([448, 464, 464.00003, 465, -465, np.inf, -np.inf])
     nan = np.nan
     np.testing.assert_array_equal(
-        cast.to_fp32(_stored(values, dtypes.float8_e4m3fn)), np.float32([448, 448, nan, nan, nan, nan, nan])
+        cast.to_fp32(_stored(values, dtypes.float8_e4m3fn)), _f32([448, 448, nan, nan, nan, nan, nan])
     )
     clipped = values.clip(-448, 448)
     np.testing.assert_array_equal(
-        cast.to_fp32(_stored(clipped, dtypes.float8_e4m3fn)), np.float32([448, 448, 448, 448, -448, 448, -448])
+        cast.to_fp32(_stored(clipped, dtypes.float8_e4m3fn)), _f32([448, 448, 448, 448, -448, 448, -448])
     )
 
 
 def test_beyond_240_e4m3_and_beyond_57344_e5m2_are_infinite():
     np.testing.assert_array_equal(
-        cast.to_fp32(_stored(np.float32([240, 247, 248, -1e9]), dtypes.float8_e4m3)), [240, 240, np.inf, -np.inf]
+        cast.to_fp32(_stored(_f32([240, 247, 248, -1e9]), dtypes.float8_e4m3)), [240, 240, np.inf, -np.inf]
     )
     np.testing.assert_array_equal(
-        cast.to_fp32(_stored(np.float32([57344, 61439, 61440, -1e9]), dtypes.float8_e5m2)),
+        cast.to_fp32(_stored(_f32([57344, 61439, 61440, -1e9]), dtypes.float8_e5m2)),
         [57344, 57344, np.inf, -np.inf],
     )
 
@@ -126,7 +128,7 @@ def test_fp4_lanes_are_the_16_numbers_of_e2m1_low_nibble_first():
     words = np.arange(65536, dtype=np.uint16).reshape(1, -1)
     lanes = decode.lanes(words, dtypes.float4_e2m1fn_x4)
     for lane in range(4):
-        np.testing.assert_array_equal(lanes[lane], np.float32(numbers)[words[0] >> 4 * lane & 15])
+        np.testing.assert_array_equal(lanes[lane], _f32(numbers)[words[0] >> 4 * lane & 15])
 
 
 @pytest.mark.parametrize("kind", [dtypes.float8_e4m3fn_x4, dtypes.float8_e5m2_x4])
@@ -135,18 +137,18 @@ def test_fp8_lanes_are_the_four_bytes_lowest_first(kind):
     lanes = decode.lanes(words, kind).reshape(4, 3, 50)
     for lane in range(4):
         expected = [[_decode(int(w) >> 8 * lane & 255, kind.lane) for w in row] for row in words]
-        np.testing.assert_array_equal(lanes[lane], np.float32(expected))
+        np.testing.assert_array_equal(lanes[lane], _f32(expected))
 
 
 def test_tf32_keeps_10_bits_of_mantissa_rounded_to_nearest_even():
     unit = 2.0**-10
-    values = np.float32([1 + unit / 2, 1 + 3 * unit / 2, 1 + unit * 0.51, 1 - unit / 4, 3.0e38, np.inf, -np.inf])
-    expected = np.float32([1, 1 + 2 * unit, 1 + unit, 1, 3.0e38, np.inf, -np.inf])
+    values = _f32([1 + unit / 2, 1 + 3 * unit / 2, 1 + unit * 0.51, 1 - unit / 4, 3.0e38, np.inf, -np.inf])
+    expected = _f32([1, 1 + 2 * unit, 1 + unit, 1, 3.0e38, np.inf, -np.inf])
     stored = _stored(values, dtypes.tfloat32)
     np.testing.assert_array_equal(stored[:4], expected[:4])
     np.testing.assert_array_equal(stored[5:], expected[5:])
     assert (stored.view(np.uint32) & 0x1FFF == 0).all()
-    assert np.isnan(_stored(np.float32([np.nan]), dtypes.tfloat32)).all()
+    assert np.isnan(_stored(_f32([np.nan]), dtypes.tfloat32)).all()
 
 
 @pytest.mark.parametrize(
@@ -161,21 +163,21 @@ def test_tf32_keeps_10_bits_of_mantissa_rounded_to_nearest_even():
     ],
 )
 def test_floats_to_integers_round_to_nearest_even_and_saturate(dtype, values, expected):
-    np.testing.assert_array_equal(_stored(np.float32(values), dtype), np.array(expected, dtype.storage))
+    np.testing.assert_array_equal(_stored(_f32(values), dtype), np.array(expected, dtype.storage))
 
 
 def test_integers_to_integers_are_exact_and_saturate():
-    values = np.int32([-5, 0, 127, 128, 16777217, -(2**31), 2**31 - 1])
+    values = _i32([-5, 0, 127, 128, 16777217, -(2**31), 2**31 - 1])
     np.testing.assert_array_equal(_stored(values, dtypes.int8), np.clip(values, -128, 127))
     np.testing.assert_array_equal(_stored(values, dtypes.uint32), np.maximum(values, 0))
-    np.testing.assert_array_equal(_stored(np.int64([2**32 - 1, 2**40, -1]), dtypes.uint32), [2**32 - 1, 2**32 - 1, 0])
+    np.testing.assert_array_equal(_stored(_i64([2**32 - 1, 2**40, -1]), dtypes.uint32), [2**32 - 1, 2**32 - 1, 0])
 
 
 def test_wide_integers_become_the_nearest_fp32_first():
-    values = np.int32([16777217, 2**31 - 1, -16777219])
+    values = _i32([16777217, 2**31 - 1, -16777219])
     expected = np.array([16777216, 2147483648, -16777220], np.float64)
     np.testing.assert_array_equal(_stored(values, dtypes.float32), expected)
-    np.testing.assert_array_equal(_stored(np.int32([8191]), dtypes.bfloat16).astype(np.float32), [8192])
+    np.testing.assert_array_equal(_stored(_i32([8191]), dtypes.bfloat16).astype(np.float32), [8192])
 
 
 def test_booleans_are_one_and_zero_and_everything_but_zero_is_true():
@@ -184,14 +186,14 @@ def test_booleans_are_one_and_zero_and_everything_but_zero_is_true():
         if dtype.kind in ("float", "integer"):
             np.testing.assert_array_equal(cast.to_fp32(_stored(flags, dtype)), [1, 0])
     np.testing.assert_array_equal(
-        _stored(np.float32([0, -0.0, 0.25, np.nan, -3]), dtypes.bool_), [False, False, True, True, True]
+        _stored(_f32([0, -0.0, 0.25, np.nan, -3]), dtypes.bool_), [False, False, True, True, True]
     )
-    np.testing.assert_array_equal(_stored(np.int32([0, 7]), dtypes.bool_), [False, True])
+    np.testing.assert_array_equal(_stored(_i32([0, 7]), dtypes.bool_), [False, True])
 
 
 def test_every_pair_of_types_agrees_with_a_cast_through_fp32_and_warns_of_nothing():
     kinds = [d for d in dtypes.ALL if d.kind in ("float", "integer", "boolean")]
-    small = np.float32([0, 1, 2, 3, 100])
+    small = _f32([0, 1, 2, 3, 100])
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for source in kinds:
@@ -204,7 +206,7 @@ def test_every_pair_of_types_agrees_with_a_cast_through_fp32_and_warns_of_nothin
 @pytest.mark.parametrize("kind", [d for d in dtypes.ALL if d.kind in ("float", "integer", "boolean")])
 def test_strided_targets_and_read_only_sources_keep_what_lies_between(kind):
     ground = np.zeros((4, 12), kind.storage)
-    values = np.broadcast_to(np.float32([[1], [0], [2], [3]]), (4, 4))
+    values = np.broadcast_to(_f32([[1], [0], [2], [3]]), (4, 4))
     cast.store(ground[:, 1::3], values, kind)
     np.testing.assert_array_equal(cast.to_fp32(ground[:, 1::3]), np.minimum(values, 1) if kind == "bool" else values)
     assert not cast.to_fp32(ground[:, ::3]).any()
