@@ -53,24 +53,17 @@ def current() -> Site | None:
 
 def operands(trace: TracebackType | None) -> list[tuple[str, Any]]:
     """Tensors (whatever has a `history`) among the arguments of the call that a kernel made and that failed."""
-    while trace is not None and not _is_own(trace.tb_frame.f_code.co_filename):
-        trace = trace.tb_next
     called = None
     while trace is not None:
-        inner = trace.tb_next
-        if _is_own(trace.tb_frame.f_code.co_filename) and (inner is None or _is_own(inner.tb_frame.f_code.co_filename)):
-            called = called or trace.tb_frame
-        else:
-            called = None
-        trace = inner
+        frame = trace.tb_frame
+        called = (called or frame) if _is_own(frame.f_code.co_filename) else None
+        trace = trace.tb_next
     if called is None:
         return []
     code = called.f_code
-    given = [
-        (name, called.f_locals.get(name)) for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-    ]
-    found = []
-    for name, value in given:
-        items = [(f"{name}[{i}]", v) for i, v in enumerate(value)] if type(value) in (list, tuple) else [(name, value)]
-        found += [(label, v) for label, v in items if hasattr(type(v), "history")]
+    found: list[tuple[str, Any]] = []
+    for name in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        value = called.f_locals.get(name)
+        many = [(f"{name}[{i}]", v) for i, v in enumerate(value)] if isinstance(value, (list, tuple)) else []
+        found += [(label, v) for label, v in (many or [(name, value)]) if hasattr(type(v), "history")]
     return found
