@@ -83,6 +83,11 @@ def _check(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor, axes: 
         raise ShapeError(f"{call}: src {list(src.shape)} has {src.ndim} dimensions; accepted: 2, 3 or 4")
     if axes is not None and tuple(axes) != order:
         raise ArgumentError(f"{call}: axes {tuple(axes)} for {src.ndim} dimensions; accepted: {order}")
+    if src.shape[-1] > core.hardware.partitions:
+        raise ShapeError(
+            f"{call}: src {list(src.shape)} has {src.shape[-1]} columns; accepted: up to {core.hardware.partitions}, "
+            f"the partitions of dst"
+        )
     turned = tuple(src.shape[a] for a in order)
     if dst.shape[0] != turned[0] or dst.size != src.size:
         raise ShapeError(f"{call}: dst {list(dst.shape)}; accepted: {list(turned)}, src transposed")
@@ -101,8 +106,6 @@ def _check_mode(call: str, src: NkiTensor, mode: DgeMode, oob_mode: OobMode) -> 
     if gathers or mode is DgeMode.hwdge:
         if src.dtype.itemsize != _TWO_BYTES:
             raise DtypeError(f"{call}: src {src.name} is {src.dtype}; accepted: 2-byte types")
-        if src.shape[-1] > 128:
-            raise ShapeError(f"{call}: src {list(src.shape)} has {src.shape[-1]} columns; accepted: up to 128")
     if gathers:
         _check_gather(call, src)
     elif mode is DgeMode.hwdge:
