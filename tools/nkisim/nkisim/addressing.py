@@ -156,6 +156,8 @@ def gather(call: str, operand: str, tensor: NkiTensor, chosen: Selection) -> np.
                 f"{call}: {operand}: element {position} of this view of {tensor.name} {list(tensor.shape)} is read, "
                 f"and nothing has written it"
             )
+    if tensor.storage.sharing is not None:
+        tensor.storage.sharing.read(chosen.table, chosen.key)
     picked: np.ndarray = tensor.storage.array(*chosen.table[1:])[chosen.key]
     return picked
 

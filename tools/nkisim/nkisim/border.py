@@ -93,6 +93,11 @@ class Arguments:
         """Whether this very array was given."""
         return id(array) in self._given
 
+    @property
+    def storages(self) -> list[Storage]:
+        """What is behind the tensors that the arguments became."""
+        return [tensor.storage for _, tensor in self._given.values()]
+
     def _wrap(self, name: str, value: Any) -> Any:
         if isinstance(value, np.ndarray) or _is_torch(value):
             known = self._given.get(id(value))

@@ -82,6 +82,10 @@ class DivergenceError(NkiValidationError):
     """Cores of one launch, or ranks of one group, disagree on what they run."""
 
 
+class RaceError(NkiValidationError):
+    """Two cores touch the same bytes of shared HBM, one of them writing, with no barrier in between."""
+
+
 class DeadlockError(NkiValidationError):
     """Every core or rank waits for another."""
 

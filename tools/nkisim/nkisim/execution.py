@@ -89,6 +89,8 @@ def prepare(
         launch = Launch(options, chip, lnc, decoded, number, world)
         bound = border.bind(function, args, kwargs)
         given = border.Arguments(bound, chip, numerics=options.numerics)
+        for storage in given.storages:
+            launch.watch(storage)
         ranks.append(Rank(function, launch, given, [Core(launch, n) for n in range(lnc)], [None] * lnc))
     return ranks
 

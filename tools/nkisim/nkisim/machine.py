@@ -18,6 +18,7 @@ from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options
 from nkisim.ranks.meeting import LocalWorld, Wait, World
 from nkisim.record import Record
+from nkisim.sharing import Sharing
 from nkisim.storage import Allocation, Region, Storage
 
 _new_record = tuple.__new__
@@ -37,6 +38,7 @@ class Launch:
         shared: tensors in shared HBM, in the order in which each core creates them.
         constants: tensors that hold data when the kernel starts; see `nkisim.language.constants`.
         joined: collectives that all cores of the rank take part in, in that order; see `nkisim.collectives.joining`.
+        meetings: what cores bring to barriers and exchanges; see `nkisim.isa.cores`.
         wait: gives the other cores and ranks the turn until a condition holds; see `nkisim.turns`.
     """
 
@@ -49,7 +51,13 @@ class Launch:
     shared: list[Storage] = field(default_factory=list)
     constants: dict[Any, Any] = field(default_factory=dict)
     joined: list[Any] = field(default_factory=list)
+    meetings: dict[Any, Any] = field(default_factory=dict)
     wait: Wait | None = None
+
+    def watch(self, storage: Storage) -> None:
+        """Where two cores compute values, notices their races over a tensor in shared HBM."""
+        if self.num_programs > 1 and self.options.numerics:
+            storage.sharing = Sharing(storage)
 
     def place(self, program_id: int) -> str:
         """What errors call a core: the rank only where there are several, the core likewise."""
@@ -72,6 +80,7 @@ class Core:
         warned: what has been warned about in this run.
         constant_calls: how often each place of the kernel has made a constant.
         generators: the engines' random number generators; see `nkisim.isa.random`.
+        met: barriers and exchanges that it has come to, by kind and pipe.
         collectives_joined: how many of `launch.joined` it has come to.
     """
 
@@ -90,6 +99,7 @@ class Core:
         self.warned: set[Any] = set()
         self.constant_calls: Counter[Any] = Counter()
         self.generators: dict[engine, Any] = {}
+        self.met: Counter[Any] = Counter()
         self.collectives_joined = 0
         self._shared_created = 0
 
@@ -148,6 +158,7 @@ class Core:
         self._shared_created += 1
         if position == len(shared):
             shared.append(Storage.fresh(allocation, numerics=self.numerics))
+            self.launch.watch(shared[-1])
         first = shared[position].allocation
         if (first.shape, first.dtype) != (allocation.shape, allocation.dtype):
             raise DivergenceError(

@@ -121,6 +121,8 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
         return read_present(call, operand, tensor, skip=False)[0]
     if tensor.storage.unwritten is not None:
         _require_written(call, operand, tensor, None)
+    if tensor.storage.sharing is not None:
+        tensor.storage.sharing.read(tensor.region)
     return tensor.array()
 
 
@@ -130,6 +132,8 @@ def read_where(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | 
         return read(call, operand, tensor)
     if tensor.storage.unwritten is not None:
         _require_written(call, operand, tensor, chosen)
+    if tensor.storage.sharing is not None:
+        tensor.storage.sharing.read(tensor.region, ... if chosen is None else chosen)
     return tensor.array()
 
 

@@ -184,7 +184,7 @@ class Storage:
     def mark_written_where(self, region: Region, chosen: np.ndarray) -> None:
         """Like `mark_written`, for the elements where `chosen` (of the region's shape) is true."""
         if self.sharing is not None:
-            self.sharing.after_write(region)
+            self.sharing.after_write(region, chosen)
         flags = self.flags(region)
         if flags is None:
             return
@@ -198,7 +198,7 @@ class Storage:
     def mark_chosen_written(self, table: Region, key: tuple[Any, ...]) -> None:
         """Like `mark_written`, for the elements that a numpy index chooses from a table, which may overlap."""
         if self.sharing is not None:
-            self.sharing.after_write(table)
+            self.sharing.after_write(table, key)
         flags = self.flags(table)
         if flags is None:
             return

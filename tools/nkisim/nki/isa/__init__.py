@@ -13,6 +13,8 @@ from nkisim.errors import NkiValidationError as NkiValidationError
 from nkisim.instruction import NkiInstruction as NkiInstruction
 from nkisim.isa.copying import memset as memset
 from nkisim.isa.copying import tensor_copy as tensor_copy
+from nkisim.isa.cores import core_barrier as core_barrier
+from nkisim.isa.cores import sendrecv as sendrecv
 from nkisim.isa.dma_compute import dma_compute as dma_compute
 from nkisim.isa.dma_transpose import dma_transpose as dma_transpose
 from nkisim.isa.elementwise import reciprocal as reciprocal

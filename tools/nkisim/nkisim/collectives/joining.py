@@ -107,10 +107,19 @@ def exchange(
     if len(join.arrived) < launch.num_programs:
         _wait(core)(lambda: join.done, join)
     else:
+        _settle(tensors)
         join.result = complete(_meet(core, "all", members, said, offer))
+        _settle(tensors)
         join.done = True
     result: T = join.result
     return result
+
+
+def _settle(tensors: Sequence[NkiTensor]) -> None:
+    """The cores have met over the tensors."""
+    for tensor in tensors:
+        if tensor.storage.sharing is not None:
+            tensor.storage.sharing.settle()
 
 
 def _join(core: Core, said: dict[str, str], regions: tuple[Region, ...], alike: Any) -> _Join:
