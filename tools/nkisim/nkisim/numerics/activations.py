@@ -74,7 +74,8 @@ def _normal_density(x: Array) -> Array:
 
 
 def _gelu_tanh_gate(x: Array) -> Array:
-    return _HALF * (_ONE + np.tanh(_F(math.sqrt(2 / math.pi)) * (x + _F(0.044715) * x * x * x)))
+    """`(1 + tanh(u)) / 2`, as a sigmoid, which keeps its precision where tanh comes near -1."""
+    return _sigmoid(_F(2 * math.sqrt(2 / math.pi)) * (x + _F(0.044715) * x * x * x))
 
 
 def _silu_dx(x: Array) -> Array:
