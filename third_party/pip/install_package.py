@@ -11,6 +11,7 @@ import compileall
 import hashlib
 import json
 import py_compile
+import re
 import sys
 import sysconfig
 from importlib.metadata import Distribution, distributions
@@ -36,14 +37,16 @@ py_library(
 def compile_all(site: Path) -> None:
     """Compiles to hash-based bytecode, which is valid wherever and whenever it was compiled."""
     unchecked = py_compile.PycInvalidationMode.UNCHECKED_HASH
-    compileall.compile_dir(site, quiet=2, stripdir=str(site), invalidation_mode=unchecked)
+    tests = re.compile(r"/tests?/")  # a good part of some packages, and nothing imports it
+    compileall.compile_dir(site, quiet=2, stripdir=str(site), invalidation_mode=unchecked, rx=tests)
 
 
 def stamp(distribution: Distribution, requirement: str) -> dict[str, str]:
     """Returns what identifies the installed files: a change in any of them changes it."""
-    # Not the commands that pip generates, which name this machine's folders.
-    files = [file for file in distribution.files or [] if ".." not in file.parts and file.hash]
-    record = sorted(f"{file} {file.hash.value}" for file in files if ".dist-info/" not in str(file))
+    # Not the commands that pip generates outside the package, which name this machine's folders.
+    files = [file for file in distribution.files or [] if ".." not in file.parts]
+    files = [file for file in files if not file.parts[0].endswith(".dist-info")]
+    record = sorted(f"{file} {file.hash and file.hash.value}" for file in files)
     return {
         "abi": str(sysconfig.get_config_var("SOABI")),
         "files_sha256": hashlib.sha256("\n".join(record).encode()).hexdigest(),
