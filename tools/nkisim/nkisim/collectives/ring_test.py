@@ -129,7 +129,7 @@ def test_rank_id_addresses_a_slice(lnc):
 def test_rank_id_steers_no_python():
     @nki.jit
     def kernel(x):
-        return x if ncc.rank_id() == 0 else x
+        return x if ncc.rank_id() == 0 else None
 
     with pytest.raises(errors.RegisterError):
         run_ranks(kernel, [(np.zeros((4, 4), np.float32),)] * 2)
@@ -185,7 +185,7 @@ def test_iterations_and_channels_that_are_none(iteration, channel):
     def kernel(x):
         ncc.collective_permute_implicit_current_processing_rank_id(iteration, ncc.ReplicaGroup([[0]]), channel)
 
-    with pytest.raises(errors.ArgumentError, match="iteration_id|channel_id"):
+    with pytest.raises(errors.ArgumentError, match=r"iteration_id|channel_id"):
         run_ranks(kernel, [(np.zeros((4, 4), np.float32),)])
 
 

@@ -404,5 +404,5 @@ def test_groups_that_are_none(groups, words):
 
 
 def test_outside_a_kernel():
-    with pytest.raises(errors.LaunchError, match="ncc.all_reduce is called outside a kernel"):
+    with pytest.raises(errors.LaunchError, match=r"ncc\.all_reduce is called outside a kernel"):
         ncc.all_reduce([], [], ncc.ReplicaGroup(PAIR), nl.add)

@@ -242,8 +242,9 @@ def _initialise(timeout_seconds: float) -> None:
         dist.init_process_group("gloo", init_method="env://", timeout=timedelta(seconds=timeout_seconds))
     except (RuntimeError, ValueError) as error:
         raise DeadlockError(
-            f"rank {os.environ['RANK']} waits for the other {os.environ['WORLD_SIZE']} - 1 ranks to start, "
-            f"for {timeout_seconds:g} s: {_first_line(error)}"
+            f"rank {os.environ['RANK']} waits for the other {int(os.environ['WORLD_SIZE']) - 1} of "
+            f"{os.environ['WORLD_SIZE']} ranks to start (Options.rank_timeout_seconds {timeout_seconds:g}): "
+            f"{_first_line(error)}"
         ) from None
 
 
