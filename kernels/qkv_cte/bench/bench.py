@@ -15,12 +15,14 @@ from collections.abc import Sequence
 
 from common import hardware
 from common.hardware import Hardware
-from kernels.qkv_cte import bench_json, bench_layer, bench_shapes, bench_tables, cases
-from kernels.qkv_cte.checkpoint import read_layer
-from kernels.qkv_cte.files import caller_path, require_writable, whole_file
-from kernels.qkv_cte.progress import progress
+from kernels.qkv_cte import cases
+from kernels.qkv_cte.bench import json_document, layer, shapes, tables
+from kernels.qkv_cte.bench.checkpoint import read_layer
+from kernels.qkv_cte.bench.command_line import BAD_INPUT, OneLineParser, integer
+from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
+from kernels.qkv_cte.bench.progress import progress
 
-OK, OUT_OF_TOLERANCE, BAD_INPUT = 0, 1, 2
+OK, OUT_OF_TOLERANCE = 0, 1
 DEFAULT_SUITE, DEFAULT_LNC = "wan22", 2
 
 _EXAMPLES = f"""examples:
@@ -39,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     _require_one_subject(parser, options)
     if options.list:
-        bench_tables.show(bench_tables.suites())
+        tables.show(tables.suites())
         return OK
     try:
         if options.json:
@@ -47,37 +49,38 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = hardware.get(options.target)
         return _bench_layer(options, target) if options.checkpoint else _bench_shapes(options, target)
     except ValueError as error:
-        parser.exit(BAD_INPUT, f"{parser.prog}: error: {error}\n")
+        parser.error(str(error))
 
 
 def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
-    chosen = [bench_shapes.prepare(case, target, values=options.numerics) for case in _cases(options)]
+    chosen = [shapes.prepare(case, target, values=options.numerics) for case in _cases(options)]
     results = []
     with progress(len(chosen)) as announce:
         for shape in chosen:
-            announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens" + (", then values" if shape.values else ""))
-            results.append(bench_shapes.run(shape))
-    bench_tables.show(bench_tables.shapes(results))
-    _write_json(options, bench_json.document(target.name, results, []))
+            values = ", then values" if shape.values else ""
+            announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens{values}")
+            results.append(shapes.run(shape))
+    tables.show(tables.shapes(results))
+    _write_json(options, json_document.document(target.name, results, []))
     return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
 
 
 def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
-    layer = read_layer(caller_path(options.checkpoint), options.layer)
-    projections = bench_layer.prepare(layer, target, options.lnc or DEFAULT_LNC)
+    weights = read_layer(caller_path(options.checkpoint), options.layer)
+    projections = layer.prepare(weights, target, options.lnc or DEFAULT_LNC)
     results = []
     with progress(len(projections)) as announce:
         for projection in projections:
             announce(f"{projection.name}: {projection.plan.dims.tokens:,} tokens")
-            results.append(bench_layer.run(projection))
-    bench_tables.show(bench_tables.projections(results))
-    _write_json(options, bench_json.document(target.name, [], results))
+            results.append(layer.run(projection))
+    tables.show(tables.projections(results))
+    _write_json(options, json_document.document(target.name, [], results))
     return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 
 def _cases(options: argparse.Namespace) -> list[cases.Case]:
     if options.shape:
-        return [bench_shapes.own_case(*sizes, options.lnc or DEFAULT_LNC) for sizes in options.shape]
+        return [shapes.own_case(sizes, options.lnc or DEFAULT_LNC) for sizes in options.shape]
     members = cases.suite(options.suite or DEFAULT_SUITE)
     return [case if options.lnc is None else dataclasses.replace(case, lnc=options.lnc) for case in members]
 
@@ -98,20 +101,16 @@ def _require_one_subject(parser: argparse.ArgumentParser, options: argparse.Name
         parser.error("--checkpoint compares values; it cannot go with --no-numerics")
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="bench", description=__doc__, epilog=_EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+def _parser() -> OneLineParser:
+    parser = OneLineParser("bench", __doc__, _EXAMPLES)
     parser.add_argument("--list", action="store_true", help="list the suites and their shapes")
     parser.add_argument("--suite", choices=cases.SUITES, help=f"run these shapes (default: {DEFAULT_SUITE})")
     parser.add_argument(
         "--shape", action="append", type=_shape, metavar="B,S,H,I", help="run a shape of your own; may be repeated"
     )
     parser.add_argument("--checkpoint", metavar="FILE", help="project with a layer of this safetensors file")
-    parser.add_argument("--layer", type=_layer, metavar="N", help="which of its layers, from 0")
-    parser.add_argument(
-        "--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})"
-    )
+    parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
+    parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument("--target", default="trn3", help="trn2 or trn3 (default); trn2 has no MX products")
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file, too")
@@ -120,15 +119,9 @@ def _parser() -> argparse.ArgumentParser:
 
 def _shape(text: str) -> tuple[int, ...]:
     sizes = text.split(",")
-    if len(sizes) != 4 or not all(size.strip().isdecimal() and int(size) for size in sizes):
+    if len(sizes) != 4:
         raise argparse.ArgumentTypeError(f"{text!r}; accepted: B,S,H,I, four integers from 1, as in 1,4726,5120,3840")
-    return tuple(int(size) for size in sizes)
-
-
-def _layer(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: an integer from 0")
-    return int(text)
+    return tuple(map(integer(1), sizes))
 
 
 if __name__ == "__main__":

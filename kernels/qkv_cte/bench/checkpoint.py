@@ -70,13 +70,13 @@ def read_layer(path: Path, layer: int) -> Layer:
     Raises:
         CheckpointError: the file is none, is cut short, or a tensor is missing or has a wrong shape, dtype or value.
     """
+    if not path.is_file():
+        raise CheckpointError(f"{path}: no such file; expected: a safetensors file")
     try:
         with safe_open(path, framework="pt") as opened:
             return _Reader(path, opened, layer).layer()
-    except FileNotFoundError:
-        raise CheckpointError(f"{path}: no such file") from None
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: {_truncation(path) or error}") from None
+        raise CheckpointError(f"{path}: {_truncation(path) or f'no safetensors file: {error}'}") from None
 
 
 class _Reader:
@@ -174,5 +174,5 @@ def _truncation(path: Path) -> str | None:
         return None
     for end, name in sorted(ends):
         if end > size:
-            return f"{name} ends at byte {end:,}; expected: a file of {max(ends)[0]:,} bytes, found {size:,} (truncated)"
+            return f"{name} ends at byte {end:,}; the file has {size:,} of {max(ends)[0]:,}; expected: all of it"
     return None

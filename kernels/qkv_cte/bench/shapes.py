@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from common import schedule
 from common.budget import BudgetError
 from common.hardware import Hardware
-from kernels.qkv_cte import cases, measure, plan
-from kernels.qkv_cte.baselines import BASELINES
+from kernels.qkv_cte import cases, compare, plan
+from kernels.qkv_cte.bench import measure
+from kernels.qkv_cte.bench.baselines import BASELINES
+from kernels.qkv_cte.bench.measure import Measurement
 from kernels.qkv_cte.cases import Case
-from kernels.qkv_cte.compare import Errors, compare
-from kernels.qkv_cte.measure import Measurement
+from kernels.qkv_cte.compare import Errors
 from kernels.qkv_cte.plan import HbmBytes, Plan
-
-MAX_ULPS = 1.0
-"""Largest accepted error in bf16 ulps: half of one is the rounding of the output, the rest is for fp32 accumulation."""
 
 VALUES_LIMIT = 2**34
 """Multiply-adds up to which all values of a shape are computed; about three seconds of two cores."""
@@ -75,16 +74,13 @@ class ShapeResult:
 
 def within_tolerance(errors: Errors) -> bool:
     """Whether a result is as exact as its output type and fp32 accumulation allow."""
-    return errors.max_ulps <= MAX_ULPS and not errors.wrong_nonfinite
+    return errors.max_ulps <= compare.MAX_ULPS and not errors.wrong_nonfinite
 
 
-def own_case(batch: int, seqlen: int, hidden: int, width: int, lnc: int) -> Case:
-    """A case of any sizes, with an fp32 bias.
-
-    Raises:
-        ValueError: as `Dims`.
-    """
-    name = f"{batch},{seqlen},{hidden},{width}"
+def own_case(sizes: Sequence[int], lnc: int) -> Case:
+    """A case of any sizes (B, S, H, I), with an fp32 bias."""
+    batch, seqlen, hidden, width = sizes
+    name = ",".join(map(str, sizes))
     # Only tests expect a prefetch mode; here it is whatever the plan says.
     return Case(name, seqlen, hidden, 1, "full", head_dim=width, batch=batch, lnc=lnc)
 
@@ -136,4 +132,4 @@ def _values(case: Case, hardware: Hardware) -> Values:
     planned = _plan(case, hardware)
     operands = cases.normal_operands(case)
     output = measure.run(planned, operands).output
-    return Values(planned, compare(output, *operands.tensors))
+    return Values(planned, compare.compare(output, *operands.tensors))

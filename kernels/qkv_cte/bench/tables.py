@@ -9,10 +9,11 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from kernels.qkv_cte.baselines import BASELINES
-from kernels.qkv_cte.bench_layer import MAX_RELATIVE_RMS, ProjectionResult
-from kernels.qkv_cte.bench_shapes import MAX_ULPS, ShapeResult
+from kernels.qkv_cte.bench.baselines import BASELINES
+from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
+from kernels.qkv_cte.bench.shapes import ShapeResult
 from kernels.qkv_cte.cases import SUITES, Case
+from kernels.qkv_cte.compare import MAX_ULPS
 from kernels.qkv_cte.plan import Plan
 
 WIDTH = 120
@@ -47,7 +48,10 @@ def suites() -> Iterator[RenderableType]:
 def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, instructions and errors, one row per shape each."""
     yield _plans(results)
-    yield _note("Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition used, of those usable.")
+    yield _note(
+        "Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition used, of those "
+        "usable."
+    )
     yield _traffic(results)
     yield _note(
         "MiB between HBM and all cores, read off the simulated instruction stream. Minimum: every core reads each "

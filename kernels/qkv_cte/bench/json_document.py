@@ -6,8 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
-from kernels.qkv_cte.bench_layer import MAX_RELATIVE_RMS, ProjectionResult
-from kernels.qkv_cte.bench_shapes import MAX_ULPS, ShapeResult, Values
+from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
+from kernels.qkv_cte.bench.shapes import ShapeResult, Values
+from kernels.qkv_cte.compare import MAX_ULPS
 from kernels.qkv_cte.plan import HbmBytes, Plan
 
 VERSION = 1

@@ -7,7 +7,6 @@ embedded text.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
@@ -15,9 +14,10 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors.torch import save_file
 
-from kernels.qkv_cte.checkpoint import CROSS_INPUT, SELF_INPUT
-from kernels.qkv_cte.files import caller_path, require_writable, whole_file
-from kernels.qkv_cte.random_layer_input import random_layer_input
+from kernels.qkv_cte.bench.checkpoint import CROSS_INPUT, SELF_INPUT
+from kernels.qkv_cte.bench.command_line import OneLineParser, integer
+from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
+from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 
 _EXAMPLES = """examples:
   bazel run //kernels/qkv_cte:make_checkpoint -- /tmp/wan_layer.safetensors
@@ -60,13 +60,8 @@ def layer_tensors(hidden: int, heads: int, ffn: int, layer: int) -> dict[str, to
     return {name: value.contiguous() for name, value in renamed}
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="make_checkpoint",
-        description=__doc__,
-        epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+def _parser() -> OneLineParser:
+    parser = OneLineParser("make_checkpoint", __doc__, _EXAMPLES)
     parser.add_argument("file", help="the file to write")
     sizes = (
         ("--hidden", 5120, "width of the layer"),
@@ -76,24 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         ("--text-tokens", 512, "tokens of encoder_hidden_states"),
     )
     for name, default, meaning in sizes:
-        parser.add_argument(name, type=_positive, default=default, metavar="N", help=f"{meaning} (default {default})")
-    parser.add_argument("--layer", type=_natural, default=0, metavar="N", help="number of the layer (default 0)")
-    parser.add_argument("--seed", type=_natural, default=0, metavar="N", help="seed of all random values (default 0)")
+        parser.add_argument(name, type=integer(1), default=default, metavar="N", help=f"{meaning} (default {default})")
+    parser.add_argument("--layer", type=integer(0), default=0, metavar="N", help="number of the layer (default 0)")
+    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="seed of all random values (default 0)")
     return parser
-
-
-def _positive(text: str) -> int:
-    return _integer(text, 1)
-
-
-def _natural(text: str) -> int:
-    return _integer(text, 0)
-
-
-def _integer(text: str, at_least: int) -> int:
-    if not text.isdecimal() or int(text) < at_least:
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: an integer from {at_least}")
-    return int(text)
 
 
 if __name__ == "__main__":
