@@ -62,6 +62,10 @@ def nc_matmul_mx(
             stationary_scale=stationary_scale, moving_scale=moving_scale,
         )  # fmt: skip
         key, passed = (), False
+    if stationary.indirection is not stationary_scale.indirection:
+        _check_pair(call, "stationary", stationary, stationary_scale)
+    if moving.indirection is not moving_scale.indirection:
+        _check_pair(call, "moving", moving, moving_scale)
     if not passed:
         _check(call, core, dst, stationary, moving, stationary_scale, moving_scale, tile_position)
         products.check_tiling(
@@ -105,8 +109,6 @@ def _check(
     accepted = (dtypes.float32, dtypes.bfloat16)
     products.check_destination(call, dst, columns, prod(moving.shape[1:]), accepted, hardware)
     products.check_indirect(call, dst, stationary, moving, position, dtypes.MX_DATA)
-    _check_pair(call, "stationary", stationary, stationary_scale)
-    _check_pair(call, "moving", moving, moving_scale)
     check_scale(call, "stationary_scale", stationary_scale, "stationary", stationary, columns)
     check_scale(call, "moving_scale", moving_scale, "moving", moving, prod(moving.shape[1:]))
 
