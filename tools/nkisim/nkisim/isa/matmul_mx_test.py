@@ -1,5 +1,8 @@
 """nc_matmul_mx against a dequantisation written from the layout rules, and each of its rules by a pair of kernels."""
 
+import functools
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -33,7 +36,7 @@ def _elements(kind, shape, seed=0):
     values = random.standard_normal((*shape, 4)).astype(lane)
     bits = values.view(np.uint8).astype(np.uint32)
     width = 4 if kind == _FP4 else 8
-    words = sum((bits[..., i] & ((1 << width) - 1)) << width * i for i in range(4))
+    words = np.bitwise_or.reduce([(bits[..., i] & ((1 << width) - 1)) << width * i for i in range(4)])
     return values.astype(np.float64), words.astype(np.uint16 if kind == _FP4 else np.uint32)
 
 
@@ -188,7 +191,7 @@ def test_scale_types(dtype):
 def test_packed_scales_share_a_tile(offsets):
     def kernel(case, left, right, left_scale, right_scale):
         packed = nl.ndarray((128, 96), dtype=nl.uint8, buffer=nl.sbuf)
-        views = []
+        views: Any = []
         for scales, offset in zip((left_scale, right_scale), offsets, strict=True):
             view = packed[offset:, : scales.shape[1]]
             for quadrant in range(4):
@@ -206,7 +209,7 @@ def test_packed_scales_share_a_tile(offsets):
 @pytest.mark.parametrize("tiled", [False, True])
 def test_start_partitions_and_row_tiles(start, partitions, tiled):
     def kernel(case, left, right, left_scale, right_scale):
-        tile = {"tile_position": (start, 0), "tile_size": (partitions, 128)} if tiled else {}
+        tile: dict[str, Any] = {"tile_position": (start, 0), "tile_size": (partitions, 128)} if tiled else {}
         psum = nl.ndarray(case.shape, dtype=nl.float32, buffer=nl.psum)
         scales = [_load_scales(s, start, 4) for s in (left_scale, right_scale)]
         nisa.nc_matmul_mx(psum, _load(left, _E4M3FN, start), _load(right, _E4M3FN, start), *scales, **tile)
@@ -256,19 +259,19 @@ class TestResults:
 
     def test_accumulation_never_started(self):
         with pytest.raises(AccumulationError, match=r"nc_matmul_mx: accumulate=True onto psum_0"):
-            Case().simulate(lambda *args: _kernel(*args, accumulate=True))
+            Case().simulate(functools.partial(_kernel, accumulate=True))
 
     @pytest.mark.parametrize(("dtype", "limit"), [(nl.float32, 4096), (nl.bfloat16, 8192)])
     def test_widest(self, dtype, limit):
         case = Case(partitions=32, rows=2, columns=limit)
-        case.check(case.simulate(lambda *args: _kernel(*args, dst=dtype)), rounding=2.0**-8)
+        case.check(case.simulate(functools.partial(_kernel, dst=dtype)), rounding=2.0**-8)
         case = Case(partitions=32, rows=2, columns=limit + 1)
         with pytest.raises(ShapeError, match=f"moving has {limit + 1} columns; accepted: up to {limit} with a {dtype}"):
-            case.simulate(lambda *args: _kernel(*args, dst=dtype, dst_shape=(2, limit)))
+            case.simulate(functools.partial(_kernel, dst=dtype, dst_shape=(2, limit)))
 
     def test_dst_type_and_buffer(self):
         with pytest.raises(DtypeError, match=r"dst psum_0 is float16; accepted: float32, bfloat16"):
-            Case().simulate(lambda *args: _kernel(*args, dst=nl.float16))
+            Case().simulate(functools.partial(_kernel, dst=nl.float16))
 
         def kernel(case, left, right, left_scale, right_scale):
             dst = nl.ndarray(case.shape, dtype=nl.float32, buffer=nl.sbuf)
@@ -280,7 +283,7 @@ class TestResults:
 
     def test_dst_shape(self):
         with pytest.raises(ShapeError, match=r"dst \[64, 95\]; accepted: \(64, 96\)"):
-            Case().simulate(lambda *args: _kernel(*args, dst_shape=(64, 95)))
+            Case().simulate(functools.partial(_kernel, dst_shape=(64, 95)))
 
 
 class TestRules:

@@ -227,11 +227,11 @@ class TestRules:
             _finished(kernel, array, 400, target="trn2")
 
     def test_no_tensor(self):
-        def kernel():
-            nisa.nc_transpose(nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum), None)
+        def kernel(nothing):
+            nisa.nc_transpose(nl.ndarray((32, 32), dtype=nl.float32, buffer=nl.psum), nothing)
 
         with pytest.raises(ArgumentError, match=r"data is NoneType None; accepted: an NkiTensor"):
-            _finished(kernel)
+            _finished(kernel, None)
 
     def test_uninitialised_data(self):
         def kernel():
