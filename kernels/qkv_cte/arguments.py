@@ -101,7 +101,7 @@ def require_weight(weight: Any, hidden: int, segments: Segments, device: torch.d
     require_tensor("weight", weight, (FP8,), ("H / 4", "I", "4"), device)
     if (weight.shape[0] * H_PACK, weight.shape[2]) != (hidden, H_PACK):
         raise ValueError(
-            f"weight is {shape(weight)}; accepted: [{hidden // H_PACK}, I, {H_PACK}], since packed_hidden has H = {hidden}"
+            f"weight is {shape(weight)}; accepted: [{hidden // H_PACK}, I, {H_PACK}] with packed_hidden of H = {hidden}"
         )
     if weight.shape[1] != segments.width:
         raise ValueError(

@@ -163,8 +163,8 @@ def normal_operands(case: Case, seed: int = 0) -> Operands:
 def distinct_operands(case: Case, seed: int = 0) -> Operands:
     """`normal_operands` with scales and bias of which no two are alike, so that no two can be swapped unseen.
 
-    Row scales, column scales and bias follow `distinct_scales`, tiled as the kernel tiles them. The bias is as large
-    as the outputs of a row of mean scale.
+    Row scales, column scales and bias follow `distinct_scales`, tiled as the kernel tiles them. The bias is about as
+    large as the products of the rows of smallest scale: there it shows, and hides no row.
     """
     normal = normal_operands(case, seed)
     codes, _ = row_mx.unpack_rows(normal.packed_hidden)
@@ -172,7 +172,7 @@ def distinct_operands(case: Case, seed: int = 0) -> Operands:
     columns = distinct_scales(case.width, 512)[None, :]
     bias = None
     if case.bias_dtype is not None:
-        bias = (columns.roll(1) * (-448.0 * case.hidden**0.5)).to(case.bias_dtype)
+        bias = (columns.roll(1) * -(case.hidden**0.5)).to(case.bias_dtype)
     return Operands(row_mx.pack_rows(codes, rows), normal.weight, columns, bias)
 
 
@@ -183,15 +183,14 @@ def distinct_scales(count: int, tile_size: int) -> torch.Tensor:
     magnitude never shows. Where an exponent comes back, the mantissa is the next 32nd.
 
     Raises:
-        ValueError: `count` is beyond the 29 x 32 different ones.
+        ValueError: `count` needs an exponent more than 32 times, which begins beyond 900.
     """
-    limit = 29 * 32
-    if not 1 <= count <= limit:
-        raise ValueError(f"count is {count}; accepted: 1 to {limit}")
     seen = dict.fromkeys(range(29), 0)
     scales = []
     for index in range(count):
         exponent = (index % tile_size + 7 * (index // tile_size)) % 29
+        if seen[exponent] == 32:
+            raise ValueError(f"count is {count}; accepted: at most {index} in tiles of {tile_size}")
         scales.append(2.0 ** (exponent - 14) * (1 + seen[exponent] / 32))
         seen[exponent] += 1
     return torch.tensor(scales, dtype=torch.float32)

@@ -29,9 +29,8 @@ MAX_ULPS = 0.75
 
 BF16_FRACTION_BITS = 7
 BF16_MIN_EXPONENT = -126
-BF16_MAX = torch.finfo(torch.bfloat16).max
-BF16_OVERFLOW = BF16_MAX * (1 + 2.0**-9)
-"""From here on, up to a rounding of this constant itself, nearest rounding gives infinity."""
+BF16_OVERFLOW = (2 - 2.0**-8) * 2.0**127
+"""Half an ulp above the largest bf16: from here on nearest rounding gives infinity."""
 
 TOKENS_AT_ONCE = 2048
 """Rows compared at a time, which bounds the fp64 copies."""

@@ -1,0 +1,223 @@
+"""The plan against hand-made arithmetic and against what a simulated run allocates and moves."""
+
+import dataclasses
+import functools
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nkisim
+from common import schedule
+from common.hardware import TRN2, TRN3
+from kernels.qkv_cte import plan
+from kernels.qkv_cte.cases import CORNERS, WAN22
+from kernels.qkv_cte.dims import Dims
+from kernels.qkv_cte.kernel import row_mx_projection
+from nkisim.record import hbm_traffic
+
+DIMS = Dims(batch=1, seqlen=256, hidden=1024, width=512)
+BIAS_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
+def run_without_values(made):
+    dims = made.dims
+    fp8, empty = torch.float8_e4m3fn, functools.partial(torch.empty, device="meta")
+    return nkisim.run(
+        row_mx_projection[dims.cores],
+        empty(dims.batch, dims.seqlen, dims.hidden + 4, dtype=fp8),
+        empty(dims.hidden // 4, dims.width, 4, dtype=fp8),
+        empty(1, dims.width, dtype=torch.float32),
+        empty(1, dims.width, dtype=BIAS_DTYPES[dims.bias_bytes]) if dims.bias_bytes else None,
+        made.config,
+        options=nkisim.Options(target="trn3", numerics=False),
+    )
+
+
+def on_chip(core):
+    """Name, first byte and bytes of every SBUF and PSUM tensor that instructions touched."""
+    touched = set()
+    for record in core.stream:
+        for region in (*record.writes, *record.reads):
+            tensor = region.allocation
+            if tensor.address is not None:
+                touched.add((tensor.name, tensor.address[1], tensor.row_bytes))
+    return touched
+
+
+def moved_bytes(finished):
+    """HBM bytes of all cores by tensor."""
+    moved = {"weight": 0, "packed_hidden": 0, "weight_scales": 0, "bias": 0, "output": 0}
+    for core in finished.cores:
+        for name, traffic in hbm_traffic(core.stream).items():
+            moved[name] += traffic.read_bytes + traffic.written_bytes
+    return moved
+
+
+def used(made):
+    """The SBUF allocations that a run touches: all, but for the second of two buffers where nothing ever rotates.
+
+    Weights: one chunk in the whole call. Dequantised banks: one in each I-group, since every group starts anew.
+    """
+    groups = [block.num_s_tiles * group.size for block in made.schedule.blocks for group in block.i_groups]
+    chunks = (made.dims.h_tiles - made.schedule.resident_h_tiles) * len(groups)
+    idle = {"weight_chunk_1"} if chunks == 1 else set()
+    if max(groups) == 1:
+        idle.add("dequantised_1")
+    return [allocation for allocation in made.sbuf.allocations if allocation.name not in idle]
+
+
+def covered_bytes(allocations):
+    """Bytes per partition that lie in some allocation: not the up to 3 B of alignment padding before each."""
+    covered = torch.zeros(max(allocation.end_bytes for allocation in allocations), dtype=torch.bool)
+    for allocation in allocations:
+        covered[allocation.address_bytes : allocation.end_bytes] = True
+    return int(covered.sum())
+
+
+def assert_exact(made):
+    finished = run_without_values(made)
+    dims = made.dims
+    assert len(finished.cores) == dims.cores
+    sbuf = used(made)
+    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in (*sbuf, *made.psum.allocations)}
+    for core in finished.cores:
+        assert on_chip(core) ^ planned == set()
+        assert core.memory.sbuf_peak_bytes == covered_bytes(sbuf)
+        assert core.memory.psum_peak_banks == len(made.psum.allocations)
+        if len(sbuf) == len(made.sbuf.allocations) and not any(a.padding_bytes for a in sbuf):
+            assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
+    moved = moved_bytes(finished)
+    assert moved["weight"] == made.hbm.weights
+    assert moved["packed_hidden"] == made.hbm.activations
+    assert moved["weight_scales"] + moved["bias"] == made.hbm.channels
+    assert moved["output"] == made.hbm.outputs
+    assert sum(moved.values()) == made.hbm.total
+    assert made.sbuf.peak_bytes == max(a.end_bytes for a in made.sbuf.allocations)
+    assert made.schedule.sbuf_used_bytes == made.sbuf.peak_bytes
+
+
+@pytest.mark.parametrize("case", [*CORNERS, *WAN22], ids=lambda case: case.name)
+def test_plan_is_what_a_run_allocates_and_moves(case):
+    assert_exact(case.plan)
+
+
+@st.composite
+def forced_plans(draw):
+    cores = draw(st.sampled_from([1, 2]))
+    dims = Dims(
+        batch=draw(st.integers(1, 3)),
+        seqlen=cores * draw(st.integers(1, 900)),
+        hidden=128 * draw(st.integers(1, 14)),
+        width=draw(st.integers(1, 2600)),
+        cores=cores,
+        bias_bytes=draw(st.sampled_from([0, 2, 4])),
+    )
+    degree = draw(st.none() | st.integers(1, min(8, dims.s_tiles)))
+    resident = draw(st.none() | st.integers(0, dims.h_tiles))
+    return plan.make(dims, TRN3, functools.partial(schedule.force, degree=degree, resident_h_tiles=resident))
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(made=forced_plans())
+def test_any_plan_is_what_a_run_allocates_and_moves(made):
+    assert_exact(made)
+
+
+def test_self_attention_tp4_by_hand():
+    """I = 3,840: 37,896 fixed, 12,804 per S-tile, 153,600 of weights; 54,256 left for S-tiles make 4 of them."""
+    made = WAN22[0].plan
+    fixed = 4 * 3840 + 512 + 2 * 3840 + 2 * 2048 + 2 * 5124
+    s_tile = 2 * 3840 + 10 * 512 + 4
+    weights = 10 * 4 * 3840
+    assert (fixed, s_tile, weights) == (37_896, 12_804, 153_600)
+    assert (245_752 - fixed - weights) // s_tile == 4
+    assert made.sbuf.capacity_bytes == 245_752
+    assert made.sbuf.peak_bytes == fixed + weights + 4 * s_tile
+    assert numbers(made) == (4, 2, 4, 10, "full")
+    assert [(block.num_s_tiles, block.banks_per_group) for block in made.schedule.blocks] == [(4, 2)] * 9 + [(1, 8)]
+    assert made.hbm.weights == 2 * 5120 * 3840 == made.minimum.weights
+    assert made.hbm.activations == 9452 * 5124
+    assert made.hbm.outputs == 9452 * 3840 * 2
+    assert made.hbm.channels == 2 * (4 + 2) * 3840
+
+
+def test_self_attention_tp8_by_hand():
+    """I = 1,920: 26,376 fixed, 76,800 of weights, and 8 S-tiles of 8,964, which is where PSUM ends."""
+    made = WAN22[1].plan
+    assert numbers(made) == (8, 1, 4, 10, "full")
+    assert made.sbuf.peak_bytes == 26_376 + 76_800 + 8 * 8_964
+
+
+def test_cross_attention_by_hand():
+    """I = 5,120: 45,576 fixed and 15,364 per S-tile; all weights, 204,800, do not fit.
+
+    Queries: 5 S-tiles and chunk buffers of a bank leave 119,260. Keys and values: 2 S-tiles and chunk buffers of 4
+    banks leave 153,064. An H-tile takes 20,480.
+    """
+    queries, keys, values = (case.plan for case in WAN22[2:])
+    assert 245_752 - 45_576 - 5 * 15_364 - 2 * 2048 == 119_260
+    assert numbers(queries) == (5, 1, 10, 119_260 // 20_480, "graduated")
+    assert 245_752 - 45_576 - 2 * 15_364 - 2 * 8192 == 153_064
+    assert numbers(keys) == numbers(values) == (2, 4, 3, 153_064 // 20_480, "graduated")
+    assert queries.hbm.weights == 2 * 5120 * 5120
+
+
+def numbers(made):
+    chosen = made.schedule
+    return (chosen.degree, chosen.banks_per_group, chosen.num_i_groups, chosen.resident_h_tiles, chosen.prefetch)
+
+
+def test_streamed_weights_are_read_once_per_block():
+    """3 H-tiles, of 512, 512 and 128 rows; 3 S-blocks; the first tile is resident."""
+    dims = Dims(batch=1, seqlen=600, hidden=1152, width=1000, bias_bytes=0)
+    made = plan.make(dims, TRN3, functools.partial(schedule.force, degree=2, resident_h_tiles=1))
+    assert made.hbm.weights == (512 + 3 * (512 + 128)) * 1000
+    assert made.minimum.weights == 1152 * 1000
+
+
+def test_table_names_every_allocation_and_the_reasons():
+    made = WAN22[2].plan
+    text = str(made)
+    for allocation in (*made.sbuf.allocations, *made.psum.allocations):
+        assert allocation.name in text
+    for reason in made.schedule.why:
+        assert reason in text
+    assert "degree 5, 1 banks per group, 10 I-groups, 1 S-blocks, graduated prefetch" in text
+
+
+def test_trn2_is_refused_by_name():
+    with pytest.raises(ValueError, match="target is 'trn2'; accepted: 'trn3'"):
+        plan.make(DIMS, TRN2)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(ValueError, match=r"needs [\d,]+ of 245,752 B per partition"):
+        plan.make(dataclasses.replace(DIMS, width=40_000), TRN3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch is 0; accepted: an integer from 1"),
+        ({"seqlen": -3}, "seqlen is -3; accepted: an integer from 1"),
+        ({"width": 1.5}, "width is 1.5; accepted: an integer from 1"),
+        ({"hidden": True}, "hidden is True; accepted: an integer from 1"),
+        (
+            {"hidden": 1000},
+            "hidden is 1000; accepted: a multiple of 128 "
+            "(zero rows up to 1024 would cost 2.4% more weights and products)",
+        ),
+        ({"cores": 3}, "lnc is 3; accepted: 1 or 2"),
+        (
+            {"seqlen": 255, "cores": 2},
+            "seqlen is 255 on 2 cores; accepted: a multiple of 2, padded by the caller with zero rows",
+        ),
+        ({"bias_bytes": 1}, "bias_bytes is 1; accepted: 0 (no bias), 2 or 4"),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(changes, message):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the whole message is compared
+        dataclasses.replace(DIMS, **changes)
+    assert str(refusal.value) == message
