@@ -162,12 +162,23 @@ def gather(call: str, operand: str, tensor: NkiTensor, chosen: Selection) -> np.
     return picked
 
 
-def scatter(tensor: NkiTensor, values: np.ndarray, chosen: Selection) -> None:
-    """Stores values of the view's shape, row by row, so that of two equal indices the last one stays."""
+def scatter(tensor: NkiTensor, values: np.ndarray, chosen: Selection, where: np.ndarray | None = None) -> None:
+    """Stores values of the view's shape in row-major order, so that of two equal indices the last one stays.
+
+    Args:
+        where: which of them to store, of the view's shape; None stores all.
+    """
     storage = tensor.storage
     storage.prepare_write(chosen.table)
     key = chosen.key
-    if chosen.present is not None:
+    if where is not None:
+        if chosen.present is not None:
+            where = where & _rows(chosen.present, where.ndim)
+        axes = [
+            key[d] if d < len(key) and type(key[d]) is not slice else np.arange(n) for d, n in enumerate(where.shape)
+        ]
+        key, values = tuple(np.broadcast_to(a, where.shape)[where] for a in np.ix_(*axes)), values[where]
+    elif chosen.present is not None:
         key, values = (key[0][chosen.present],), values[chosen.present]
     stored = np.empty(values.shape, tensor.dtype.storage)
     cast.store(stored, values, tensor.dtype)

@@ -94,7 +94,7 @@ class IndirectTensor(NkiTensor):
     @property
     def _keeps_first(self) -> bool:
         """Whether dimension 0 stays where it is: partitions, or rows chosen by an index."""
-        return self.on_chip or self.indirection.dim == 0
+        return self.on_chip or self.indirection.kind == ROWS
 
     def _keep(self, dims: range, how: str) -> None:
         if self.indirection.dim is not None and self.indirection.dim in dims:

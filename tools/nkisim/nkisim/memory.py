@@ -13,7 +13,6 @@ from nkisim.enums import MemoryRegion
 from nkisim.errors import (
     ArgumentError,
     CapacityError,
-    NotSimulatedError,
     PartitionError,
     ShapeError,
     UninitializedReadError,
@@ -207,10 +206,7 @@ def write_present(
     static: NkiTensor | None = tensor
     if tensor.indirection is not None:
         if tensor.indirection.kind != indirect.OFFSET:
-            chosen = addressing.select(call, operand, tensor, skip)
-            if present is not None:
-                raise NotSimulatedError(f"{call}: skipped rows on both sides; simulated: on one side")
-            addressing.scatter(tensor, values, chosen)
+            addressing.scatter(tensor, values, addressing.select(call, operand, tensor, skip), present)
             return
         static = addressing.moved(call, operand, tensor, skip)
     if static is None:

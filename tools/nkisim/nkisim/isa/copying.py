@@ -8,7 +8,7 @@ from nkisim import machine, memory
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import rules
+from nkisim.isa import indirection, rules
 from nkisim.tensor import NkiTensor
 
 
@@ -36,6 +36,7 @@ def tensor_copy(
         rules.tile(call, "src", src, core.hardware, rules.ON_CHIP)
         rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, chosen, dst, "src", src)
         rules.same_elements(call, "dst", dst, "src", src)
         if "packed" in (dst.dtype.kind, src.dtype.kind):
             rules.same_dtype(call, "dst", dst, "src", src)

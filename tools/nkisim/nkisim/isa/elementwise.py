@@ -11,7 +11,7 @@ from nkisim.dtypes import float32, int32, uint32
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, EngineError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import operands, rules
+from nkisim.isa import indirection, operands, rules
 from nkisim.numerics.alu import Operator, apply
 from nkisim.tensor import NkiTensor
 
@@ -48,6 +48,7 @@ def tensor_tensor(
         for operand, tensor in (("dst", dst), ("data1", data1), ("data2", data2)):
             rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, chosen, dst, "data1", data1)
         rules.same_elements(call, "data1", data1, "dst", dst)
         rules.same_elements(call, "data2", data2, "dst", dst)
         rules.not_both_in_psum(call, "data1", data1, "data2", data2)
@@ -121,6 +122,7 @@ def tensor_scalar(
     if key not in core.checked:
         _check_tensor_scalar(call, core, dst, data, first, second, operand0, operand1)
         rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
+        indirection.check(call, chosen, dst, "data", data)
         core.checked.add(key)
     check_constant(call, "operand0", first, operand0, data)
     check_constant(call, "operand1", second, operand1, data)

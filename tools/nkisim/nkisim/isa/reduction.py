@@ -11,7 +11,7 @@ from nkisim import machine, memory
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, ShapeError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import operands, rules
+from nkisim.isa import indirection, operands, rules
 from nkisim.numerics import alu
 from nkisim.numerics.alu import OPERATORS
 from nkisim.tensor import NkiTensor
@@ -50,6 +50,7 @@ def tensor_reduce(
         rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, Engine.vector, dst, "data", data)
         rules.same_partitions(call, "dst", dst, "data", data)
         left = prod(data.shape[1:first])
         if prod(dst.shape[1:]) != left:

@@ -18,11 +18,28 @@ from nkisim.errors import (
     TargetError,
     WrongBufferError,
 )
+from nkisim.indirect import COLUMNS
 from nkisim.tensor import NkiTensor
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 ON_CHIP = (SBUF, PSUM)
 HBM = (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
+_CHOSEN_COLUMNS = {
+    "nisa.activate2": ("dst", "data"),
+    "nisa.activation": ("dst", "data"),
+    "nisa.activation_reduce": ("dst", "data"),
+    "nisa.exponential": ("dst", "src"),
+    "nisa.nc_matmul": ("dst", "stationary", "moving"),
+    "nisa.nc_matmul_mx": ("dst", "stationary", "moving", "stationary_scale", "moving_scale"),
+    "nisa.tensor_copy": ("dst", "src"),
+    "nisa.tensor_copy_predicated": ("dst", "predicate"),
+    "nisa.tensor_reduce": ("dst", "data"),
+    "nisa.tensor_scalar": ("dst", "data"),
+    "nisa.tensor_scalar_cumulative": ("dst", "src"),
+    "nisa.tensor_scalar_reduce": ("dst", "data"),
+    "nisa.tensor_tensor": ("dst", "data1"),
+}
+"""Operands that may be views made by `indirect`."""
 
 
 def require_tensors(call: str, **operands: Any) -> None:
@@ -37,6 +54,15 @@ def buffer(call: str, operand: str, tensor: NkiTensor, accepted: tuple[MemoryReg
     if tensor.buffer not in accepted:
         names = " or ".join(m.value for m in accepted)
         raise WrongBufferError(f"{call}: {operand} {tensor.name} lies in {tensor.buffer.value}; accepted: {names}")
+    if tensor.indirection is not None and tensor.indirection.kind == COLUMNS:
+        _chosen_columns(call, operand, tensor)
+
+
+def _chosen_columns(call: str, operand: str, tensor: NkiTensor) -> None:
+    accepted = _CHOSEN_COLUMNS.get(call, ())
+    if operand not in accepted:
+        where = f"only {', '.join(accepted)}" if accepted else "no operand of this instruction"
+        raise ArgumentError(f"{call}: {operand} {tensor.name} is a view made by indirect(); accepted: {where}")
 
 
 def dtype(call: str, operand: str, tensor: NkiTensor, accepted: Iterable[DType]) -> None:

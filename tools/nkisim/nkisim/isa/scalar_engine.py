@@ -13,7 +13,7 @@ from nkisim.enums import engine as Engine
 from nkisim.enums import reduce_cmd as ReduceCommand
 from nkisim.errors import ArgumentError, DtypeError, NotSimulatedError, ValueRangeWarning
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import accumulation, operands, rules
+from nkisim.isa import accumulation, indirection, operands, rules
 from nkisim.numerics import activations
 from nkisim.numerics.activations import FUNCTIONS, RANGES
 from nkisim.numerics.alu import OPERATORS, Operator
@@ -171,6 +171,7 @@ def _check_tiles(call: str, core: machine.Core, dst: NkiTensor, data: NkiTensor)
     rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
     rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
     rules.writable(call, "dst", dst)
+    indirection.check(call, Engine.scalar, dst, "data", data)
     rules.same_elements(call, "dst", dst, "data", data)
 
 

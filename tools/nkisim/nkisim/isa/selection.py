@@ -13,8 +13,7 @@ from nkisim.enums import engine as Engine
 from nkisim.enums import reduce_cmd as ReduceCommand
 from nkisim.errors import ArgumentError, DtypeError, OutOfBoundsError, ShapeError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import accumulation, operands, rules
-from nkisim.numerics import cast
+from nkisim.isa import accumulation, indirection, operands, rules
 from nkisim.numerics.alu import OPERATORS
 from nkisim.tensor import NkiTensor
 
@@ -52,10 +51,8 @@ def tensor_copy_predicated(
         if isinstance(src, NkiTensor):
             values = memory.read(call, "src", src).reshape(dst.shape)
         else:
-            values = np.empty((), dst.dtype.storage)
-            cast.store(values, np.full((), src, np.float32), dst.dtype)
-        np.copyto(memory.destination(dst), values, where=chosen)
-        dst.storage.mark_written_where(dst.region, chosen)
+            values = np.full(dst.shape, src, np.float32)
+        memory.write_present(call, "dst", dst, values, chosen, skip=False)
     return issued
 
 
@@ -63,6 +60,7 @@ def _check_predicated(call: str, core: machine.Core, dst: NkiTensor, src: Any, p
     rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)
     rules.tile(call, "predicate", predicate, core.hardware, rules.ON_CHIP)
     rules.writable(call, "dst", dst)
+    indirection.check(call, Engine.vector, dst, "predicate", predicate)
     rules.dtype(call, "predicate", predicate, _PREDICATES)
     rules.same_elements(call, "predicate", predicate, "dst", dst)
     if isinstance(src, NkiTensor):

@@ -93,9 +93,6 @@ def _shuffle(call: str, dst: NkiTensor, src: NkiTensor, mask: tuple[int, ...]) -
     moved = sources != KEEP
     read = np.zeros(src.shape, np.bool_)
     read[sources[moved]] = True
-    values = memory.read_where(call, "src", src, read)[sources[moved]]
-    target = memory.destination(dst)
-    target[moved] = values.reshape(-1, *dst.shape[1:])
-    written = np.zeros(dst.shape, np.bool_)
-    written[moved] = True
-    dst.storage.mark_written_where(dst.region, written)
+    values = memory.read_where(call, "src", src, read)[np.where(moved, sources, 0)]
+    written = np.broadcast_to(moved.reshape(-1, *[1] * (dst.ndim - 1)), dst.shape)
+    memory.write_present(call, "dst", dst, values, written, skip=False)

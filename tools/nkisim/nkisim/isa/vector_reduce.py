@@ -12,7 +12,7 @@ from nkisim.enums import engine as Engine
 from nkisim.enums import reduce_cmd as ReduceCommand
 from nkisim.errors import ArgumentError, ShapeError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import accumulation, elementwise, operands, rules
+from nkisim.isa import accumulation, elementwise, indirection, operands, rules
 from nkisim.numerics.alu import OPERATORS, Operator
 from nkisim.tensor import NkiTensor
 
@@ -59,6 +59,7 @@ def exponential(
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, Engine.vector, dst, "src", src)
         rules.same_elements(call, "dst", dst, "src", src)
         rules.dtype(call, "dst", dst, _EXPONENTIALS)
         rules.dtype(call, "src", src, _EXPONENTS)
@@ -119,6 +120,7 @@ def tensor_scalar_reduce(
         rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, Engine.vector, dst, "data", data)
         rules.same_elements(call, "dst", dst, "data", data)
         elementwise.check_operand(call, "operand0", operator, operand0, data)
         accumulation.check(call, data, reduce_cmd, _SETTING, reduce_res)
@@ -171,6 +173,7 @@ def tensor_scalar_cumulative(
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
+        indirection.check(call, Engine.vector, dst, "src", src)
         rules.same_elements(call, "dst", dst, "src", src)
         rules.dtype(call, "dst", dst, _SCANNED)
         rules.dtype(call, "src", src, _SCANNED)
