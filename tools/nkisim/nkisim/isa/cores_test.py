@@ -1,5 +1,7 @@
 """Two cores: barriers, exchanges, and the races and deadlocks that go with them."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -285,7 +287,7 @@ def test_constants_are_the_same_on_both_cores():
 def _calls(**changed):
     def kernel():
         sb, hbm = nl.zeros((8, 8), nl.float32), nl.ndarray((8, 8), nl.float32, nl.shared_hbm)
-        given = {"src": sb, "dst": sb, "send_to_rank": 1, "recv_from_rank": 1, "pipe_id": 0}
+        given: dict[str, Any] = {"src": sb, "dst": sb, "send_to_rank": 1, "recv_from_rank": 1, "pipe_id": 0}
         made = {k: v(sb, hbm) if callable(v) else v for k, v in changed.items()}
         nisa.sendrecv(**(given | made))
 

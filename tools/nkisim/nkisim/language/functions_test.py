@@ -1,5 +1,7 @@
 """Functions of one tile against torch and numpy in double precision: activations, rounding, remainders, angles."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -36,7 +38,7 @@ def _derivative(function):
 
 
 F = torch.nn.functional
-EXPECTED = {
+EXPECTED: dict[str, Any] = {
     "exp": np.exp, "square": np.square, "tanh": np.tanh, "abs": np.abs, "sign": np.sign, "negative": np.negative,
     "sigmoid": _by_torch(torch.sigmoid), "relu": _by_torch(torch.relu), "gelu": _by_torch(F.gelu),
     "gelu_dx": _derivative(F.gelu), "silu": _by_torch(F.silu), "silu_dx": _derivative(F.silu),
@@ -46,7 +48,12 @@ EXPECTED = {
     "softplus": _by_torch(F.softplus), "mish": _by_torch(F.mish), "erf": _by_torch(torch.erf),
     "erf_dx": _derivative(torch.erf), "sin": np.sin, "cos": np.cos, "arctan": np.arctan,
 }  # fmt: skip
-POSITIVE = {"log": np.log, "sqrt": np.sqrt, "rsqrt": lambda x: 1 / np.sqrt(x), "reciprocal": lambda x: 1 / x}
+POSITIVE: dict[str, Any] = {
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+    "reciprocal": lambda x: 1 / x,
+}
 
 
 @pytest.mark.parametrize("name", list(EXPECTED))

@@ -1,5 +1,7 @@
 """Operators of nki.language against numpy, on ragged shapes, views and types; which instructions they stand for."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -39,7 +41,7 @@ def _smaller(x, y):
     return np.where(np.abs(x) < np.abs(y), x, y)
 
 
-ARITHMETIC = {
+ARITHMETIC: dict[str, Any] = {
     "add": np.add, "subtract": np.subtract, "multiply": np.multiply, "divide": np.divide, "maximum": np.maximum,
     "minimum": np.minimum, "abs_max": _larger, "abs_min": _smaller, "equal": np.equal, "not_equal": np.not_equal,
     "less": np.less, "less_equal": np.less_equal, "greater": np.greater, "greater_equal": np.greater_equal,
@@ -117,10 +119,10 @@ def test_views_that_start_on_partition_32_and_skip_columns():
 )  # fmt: skip
 def test_the_result_has_the_type_that_holds_most(x, y, expected):
     def kernel():
-        tiles = [nl.full((4, 4), 1, getattr(nl, name)) for name in (x, y)]
+        tiles: Any = [nl.full((4, 4), 1, getattr(nl, name)) for name in (x, y)]
         assert nl.add(*tiles).dtype == expected
-        assert nl.add(*tiles, dtype=nl.float16).dtype == "float16"
-        assert nl.less(*tiles, dtype=nl.uint8).dtype == "uint8"
+        assert nl.add(tiles[0], tiles[1], dtype=nl.float16).dtype == "float16"
+        assert nl.less(tiles[0], tiles[1], dtype=nl.uint8).dtype == "uint8"
 
     run(kernel)
 
@@ -175,7 +177,7 @@ def test_assert_reads_a_comparison():
 
 
 def test_assert_reads_a_comparison_in_code_without_a_source():
-    scope = {"nl": nl}
+    scope: dict[str, Any] = {"nl": nl}
     exec("def kernel():\n a = nl.ones((4, 4), nl.float32)\n assert nl.equal(a, 1.0)\n", scope)
     run(scope["kernel"])
 

@@ -1,5 +1,7 @@
 """Reductions, softmax and RMS norm against numpy in double precision."""
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -22,7 +24,7 @@ def _apply(function, *inputs, shape, dtype=nl.float32):
     return values(body, inputs, Tile(shape, dtype))
 
 
-REDUCE = {"sum": np.sum, "max": np.max, "min": np.min, "mean": np.mean, "prod": np.prod}
+REDUCE: dict[str, Any] = {"sum": np.sum, "max": np.max, "min": np.min, "mean": np.mean, "prod": np.prod}
 
 
 @pytest.mark.parametrize("name", list(REDUCE))
