@@ -55,7 +55,7 @@ def create(
         ) from None
     if region is SBUF or region is PSUM:
         partitions, row_bytes = sizes[0], prod(sizes[1:]) * kind.itemsize
-        _check_on_chip(call, core, sizes, region, row_bytes, address)
+        _check_on_chip(call, core, name, sizes, region, row_bytes, address)
     else:
         partitions, row_bytes = 1, prod(sizes) * kind.itemsize
         if address is not None:
@@ -79,6 +79,7 @@ def _sizes(call: str, shape: Any) -> tuple[int, ...]:
 def _check_on_chip(
     call: str,
     core: machine.Core,
+    name: str,
     sizes: tuple[int, ...],
     region: MemoryRegion,
     row_bytes: int,
@@ -104,7 +105,8 @@ def _check_on_chip(
             raise CapacityError(f"{call}: address {address}: byte {first_byte}; accepted: 0 and up")
     if first_byte + row_bytes > limit:
         raise CapacityError(
-            f"{call}: tensor {list(sizes)} takes {row_bytes} bytes per partition from byte {first_byte} on, "
+            f"{call}: tensor {name or 'without a name'} {list(sizes)} takes {row_bytes} bytes per partition "
+            f"from byte {first_byte} on, "
             f"up to {first_byte + row_bytes}; accepted: {region.value} has {limit} usable bytes per partition"
         )
 
