@@ -30,7 +30,9 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
         dst: float8_e5m2_x4 or float8_e4m3fn_x4 tile in SBUF, (P, F / 4).
         src: fp16 or bf16 tile in SBUF, (P, F): P a multiple of 32 up to 128, F of 4.
         dst_scale: e8m0 (or uint8) tile in SBUF with F / 4 columns. The scales of a quadrant of 32 partitions go to 4
-            partitions of the same quadrant, 0, 4, 8 or 12 into it; the tile spans all quadrants of src.
+            partitions of the same quadrant, 0, 4, 8 or 12 into it; the tile spans all quadrants of src. Its other
+            partitions keep what they hold (NaN where nothing was written) but count as written, since kernels move
+            such tiles as a whole.
 
     Raises:
         TargetError, WrongBufferError, DtypeError, ShapeError, PartitionError, UninitializedReadError.
@@ -55,6 +57,7 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
         memory.write(dst, words)
         for row, of_quadrant in zip(rows, np.split(scales, len(rows)), strict=True):
             memory.write(row, of_quadrant.view(row.dtype.storage))
+        dst_scale.storage.mark_written(dst_scale.region)
     return issued
 
 
