@@ -115,7 +115,7 @@ def run(projection: Projection) -> ProjectionResult:
     operands = quantise(projection)
     output = measure.run(projection.plan, operands).output
     errors = compare(output, *operands.tensors)
-    return ProjectionResult(projection, errors, tuple(_segments(projection, output)))
+    return ProjectionResult(projection, errors, tuple(compare_segments(projection, output)))
 
 
 def quantise(projection: Projection) -> Operands:
@@ -130,7 +130,8 @@ def quantise(projection: Projection) -> Operands:
     )
 
 
-def _segments(projection: Projection, output: torch.Tensor) -> Iterator[SegmentResult]:
+def compare_segments(projection: Projection, output: torch.Tensor) -> Iterator[SegmentResult]:
+    """Compares a call's output [B, S, I], segment by segment, with what the layer itself makes of the same input."""
     states = projection.hidden_states.float()
     first = 0
     for name, linear in projection.linears.items():

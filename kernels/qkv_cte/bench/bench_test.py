@@ -1,0 +1,144 @@
+"""The bench as a command: arguments, exit statuses, what it writes where."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from kernels.qkv_cte import compare
+from kernels.qkv_cte.bench import bench, small_layer
+from kernels.qkv_cte.bench.small_layer import HIDDEN
+
+
+def command(*arguments, cwd=None, **environment):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | environment
+    return subprocess.run(
+        [sys.executable, "-m", "kernels.qkv_cte.bench.bench", *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        env=environment,
+        check=False,
+    )
+
+
+def refusal(capsys, *arguments):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(arguments)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("bench: error: ")
+    assert err.count("\n") == 1
+    return err
+
+
+def test_success(tmp_path):
+    folder = tmp_path / "of the caller"
+    folder.mkdir()
+    ran = command("--shape", "1,130,256,600", "--json", "out.json", BUILD_WORKING_DIRECTORY=str(folder))
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stderr == "[1/1] 1,130,256,600: 130 tokens, then values\n"
+    assert "\x1b" not in ran.stdout
+    assert [line for line in ran.stdout.splitlines() if line.startswith("1,130,256,600")][-1].endswith("ok")
+    (entry,) = json.loads((folder / "out.json").read_text())["shapes"]
+    assert entry["sizes"] | {"bias_bytes": 4, "cores": 2} == entry["sizes"]
+    assert entry["values"]["accepted"]
+    assert [file.name for file in folder.iterdir()] == ["out.json"]
+
+
+def test_bad_usage_ends_in_one_line():
+    ran = command("--target", "trn2")
+    assert ran.returncode == 2
+    assert ran.stdout == ""
+    assert ran.stderr.startswith("bench: error: target is 'trn2'; accepted: 'trn3', the MX products")
+    assert ran.stderr.count("\n") == 1
+
+
+def test_a_layer_that_quantises_badly_is_out_of_tolerance(tmp_path):
+    tensors = small_layer.tensors()
+    # One huge weight per output channel takes the whole range of its codes, and its input is zero.
+    tensors["blocks.0.attn1.to_k.weight"][:, 0] = 1e6
+    states = torch.randn(1, 4, HIDDEN, generator=torch.Generator().manual_seed(0))
+    states[..., 0] = 0.0
+    inputs = {"hidden_states": states, "encoder_hidden_states": states.clone()}
+    save_file(tensors | inputs, tmp_path / "layer.safetensors")
+    ran = command("--checkpoint", "layer.safetensors", "--layer", "0", "--json", "out.json", cwd=tmp_path)
+    assert ran.returncode == 1, ran.stderr
+    fused, *others = json.loads((tmp_path / "out.json").read_text())["projections"]
+    assert [segment["relative_rms"] > 0.06 for segment in fused["segments"]] == [False, True, False]
+    assert [other["accepted"] for other in others] == [True, True, True]
+
+
+def test_values_out_of_tolerance(capsys, monkeypatch):
+    monkeypatch.setattr(compare, "MAX_ULPS", 0.1)
+    assert bench.main(["--shape", "1,4,128,128"]) == 1
+    assert "OUT OF TOLERANCE" in capsys.readouterr().out
+
+
+def test_without_values_none_are_shown(capsys):
+    assert bench.main(["--shape", "1,4,128,128", "--shape", "2,3,128,8", "--lnc", "1", "--no-numerics"]) == 0
+    out = capsys.readouterr().out
+    assert "\nvalues\n" not in out
+    assert out.count("2,3,128,8") == 3
+
+
+def test_a_whole_suite(capsys):
+    assert bench.main(["--suite", "wan22", "--no-numerics"]) == 0
+    assert "cross_v" in capsys.readouterr().out
+
+
+def test_list_runs_nothing(capsys):
+    assert bench.main(["--list"]) == 0
+    out, err = capsys.readouterr()
+    assert "suite corners" in out
+    assert "suite wan22" in out
+    assert err == ""
+
+
+def test_help_has_examples(capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(["--help"])
+    assert caught.value.code == 0
+    assert "bazel run //kernels/qkv_cte:bench" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shape", "1,2,3"], "'1,2,3'; accepted: B,S,H,I"),
+        (["--shape", "1,0,128,128"], "'0'; accepted: an integer from 1"),
+        (["--shape", "1,x,128,128"], "'x'; accepted: an integer from 1"),
+        (["--shape", "1,4,100,128"], "hidden is 100; accepted: a multiple of 128"),
+        (["--shape", "1,3,128,128"], "seqlen is 3 on 2 cores; accepted: a multiple of 2"),
+        (["--shape", "1,4,128,100000"], "SBUF of trn3"),
+        (["--suite", "none"], "invalid choice: 'none'"),
+        (["--suite", "wan22", "--shape", "1,4,128,128"], "--suite and --shape exclude each other"),
+        (["--list", "--checkpoint", "x", "--layer", "0"], "--list and --checkpoint exclude each other"),
+        (["--lnc", "3"], "invalid choice: 3"),
+        (["--target", "trn1"], "target must be 'trn2' or 'trn3', got 'trn1'"),
+        (["--target", "trn2", "--shape", "1,4,128,128"], "accepted: 'trn3', the MX products"),
+        (["--checkpoint", "x"], "--checkpoint and --layer belong together"),
+        (["--layer", "0"], "--checkpoint and --layer belong together"),
+        (["--checkpoint", "x", "--layer", "-1"], "'-1'; accepted: an integer from 0"),
+        (["--checkpoint", "x", "--layer", "0", "--no-numerics"], "cannot go with --no-numerics"),
+        (["--checkpoint", "absent.safetensors", "--layer", "0"], "absent.safetensors: no such file"),
+        (["--json", "absent/out.json"], "there is no folder"),
+        (["--jso", "x"], "unrecognized arguments: --jso"),
+        (["surplus"], "unrecognized arguments: surplus"),
+    ],
+)
+def test_refusals(capsys, arguments, message):
+    assert message in refusal(capsys, *arguments)
+
+
+def test_a_refusal_leaves_an_old_result_alone(capsys, tmp_path):
+    path = tmp_path / "out.json"
+    path.write_text("old")
+    refusal(capsys, "--shape", "1,4,100,128", "--json", str(path))
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
