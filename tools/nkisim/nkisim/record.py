@@ -84,7 +84,7 @@ def dma_bytes_by_pair(stream: Iterable[Record]) -> Counter[tuple[str, str]]:
     """Bytes that DMAs read, per (source memory, destination memory)."""
     moved: Counter[tuple[str, str]] = Counter()
     for record in stream:
-        if record.engine is engine.dma:
+        if record.engine is engine.dma and record.writes:
             target = record.writes[0].allocation.buffer.value
             for region in record.reads:
                 moved[region.allocation.buffer.value, target] += region.size_bytes

@@ -26,12 +26,14 @@ class CollectiveDetail(NamedTuple):
         op: name of the reduction, if there is one.
         dim: dimension along which tensors are split or joined, if there is one.
         channels: channels of a ring, otherwise 1.
+        cores: cores of the rank that carry it out together, each with a record of its own.
     """
 
     groups: tuple[tuple[int, ...], ...]
     op: str | None = None
     dim: int | None = None
     channels: int = 1
+    cores: int = 1
 
 
 def terms(core: Core, call: str, detail: CollectiveDetail, **tensors: Sequence[NkiTensor]) -> dict[str, str]:
@@ -81,6 +83,11 @@ def _call(said: dict[str, str], regions: tuple[Region, ...], alike: Any) -> str:
     return f"{said['call']} ({shown}; on {on}{f'; metadata {alike}' if alike else ''})"
 
 
+def shared_by(core: Core, tensors: Sequence[NkiTensor]) -> int:
+    """How many cores of the rank carry out a collective on these tensors together."""
+    return core.launch.num_programs if tensors[0].buffer is MemoryRegion.shared_hbm else 1
+
+
 def exchange(
     core: Core,
     members: tuple[int, ...],
@@ -101,7 +108,7 @@ def exchange(
         alike: values that cores acting together must have in common.
     """
     launch = core.launch
-    if launch.num_programs == 1 or tensors[0].buffer is not MemoryRegion.shared_hbm:
+    if shared_by(core, tensors) == 1:
         return complete(_meet(core, str(core.program_id), members, said, offer))
     join = _join(core, said, tuple(tensor.region for tensor in tensors), alike)
     if len(join.arrived) < launch.num_programs:

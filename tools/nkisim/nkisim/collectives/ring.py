@@ -9,7 +9,7 @@ import numpy as np
 from nkisim import machine, memory
 from nkisim.collectives import group, rules
 from nkisim.collectives.group import ReplicaGroup
-from nkisim.collectives.joining import CollectiveDetail, exchange, terms
+from nkisim.collectives.joining import CollectiveDetail, exchange, shared_by, terms
 from nkisim.collectives.whole import reduced
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
@@ -135,7 +135,12 @@ def _permute(
     for each in srcs:
         _check(call, core, each, dsts)
     everything = [*(tensor for each in srcs for tensor in each), *dsts]
-    detail = CollectiveDetail(replica_group.groups, reduction.name if reduction else None, channels=channels)
+    detail = CollectiveDetail(
+        replica_group.groups,
+        reduction.name if reduction else None,
+        channels=channels,
+        cores=shared_by(core, everything),
+    )
     core.emit(
         call.removeprefix("ncc."),
         Engine.dma,

@@ -142,12 +142,11 @@ def permute(**changed):
         for tile in tiles:
             if tile.buffer is not nl.psum:
                 nisa.dma_copy(tile, x)
-        arguments = {"channel_ids": [0, 1], "sources": tiles[:2], "targets": tiles[2:]} | changed
         ncc.collective_permute_implicit(
-            arguments.get("srcs", [[t] for t in arguments["sources"]]),
-            [[t] for t in arguments["targets"]],
+            changed.get("srcs", [[t] for t in tiles[:2]]),
+            [[t] for t in tiles[2:]],
             ncc.ReplicaGroup(changed.get("groups", [[0, 1]])),
-            arguments["channel_ids"],
+            changed.get("channel_ids", [0, 1]),
         )
 
     return kernel

@@ -16,7 +16,7 @@ import numpy as np
 from nkisim import machine, memory
 from nkisim.collectives import group, rules
 from nkisim.collectives.group import ReplicaGroup
-from nkisim.collectives.joining import CollectiveDetail, exchange, terms
+from nkisim.collectives.joining import CollectiveDetail, exchange, shared_by, terms
 from nkisim.enums import engine as Engine
 from nkisim.errors import (
     ArgumentError,
@@ -252,6 +252,7 @@ def _ranks_per_chip(core: Core) -> int:
 def _run(given: _Exchange, detail: CollectiveDetail, name: str | None) -> None:
     """Records the instruction and carries it out."""
     core, metadata = given.core, given.metadata
+    detail = detail._replace(cores=shared_by(core, (given.source,)))
     counts = given.row(_RECEIVED, len(given.members))
     core.emit(
         given.call.removeprefix("ncc."),

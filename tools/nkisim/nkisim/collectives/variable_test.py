@@ -65,7 +65,8 @@ def start(call, data, groups, *options, lnc=2, target="trn3", **kwargs):
 @pytest.mark.parametrize("known", [False, True])
 def test_all_gather_v(on_chip, known):
     data = ragged(4, same=True)
-    results, received = expected(*data, CHIP)
+    sources, results, rows = data
+    results, received = expected(sources, results, rows, CHIP)
     for rank, finished in enumerate(start(ncc.all_gather_v, data, CHIP, on_chip, known)):
         np.testing.assert_array_equal(finished.outputs[0], results[rank])
         np.testing.assert_array_equal(finished.outputs[1][2], 99 if known else received[rank])
@@ -109,7 +110,7 @@ def test_all_to_all_v_across_nodes_on_trn2(lnc):
     groups = [[n, n + ranks // 2] for n in range(ranks // 2)]
     sources, results, rows = ragged(ranks, same=False)
     data = sources, results[:, :12].copy(), rows[:, :, :2].copy()
-    wanted, _ = expected(*data, groups)
+    wanted, _ = expected(*data, groups=groups)
     for rank, finished in enumerate(start(ncc.all_to_all_v, data, groups, False, lnc=lnc, target="trn2")):
         np.testing.assert_array_equal(finished.outputs[0], wanted[rank])
 

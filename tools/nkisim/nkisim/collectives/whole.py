@@ -10,7 +10,7 @@ import numpy as np
 from nkisim import machine, memory
 from nkisim.collectives import group, rules
 from nkisim.collectives.group import ReplicaGroup
-from nkisim.collectives.joining import CollectiveDetail, exchange, terms
+from nkisim.collectives.joining import CollectiveDetail, exchange, shared_by, terms
 from nkisim.enums import engine as Engine
 from nkisim.isa.rules import HBM, SBUF
 from nkisim.machine import Core
@@ -192,6 +192,7 @@ def collective_permute(
     pairs = group.rank_pairs(call, source_target_pairs)
     members = tuple(sorted({rank for pair in pairs for rank in pair}))
     group.check_exist(call, "source_target_pairs", list(members), core.launch)
+    detail = CollectiveDetail(pairs, cores=shared_by(core, (src, dst)))
     rank = core.launch.rank
     source = next((s for s, t in pairs if t == rank), None)
     sends = any(s == rank for s, _ in pairs)
@@ -201,7 +202,7 @@ def collective_permute(
         () if source is None else (dst.region,),
         (src.region,) if sends else (),
         name,
-        CollectiveDetail(pairs),
+        detail,
     )
     if rank not in members:
         return
@@ -213,7 +214,7 @@ def collective_permute(
     exchange(
         core,
         members,
-        terms(core, call, CollectiveDetail(pairs), srcs=(src,), dsts=(dst,)),
+        terms(core, call, detail, srcs=(src,), dsts=(dst,)),
         (src, dst),
         lambda: [memory.read(call, "srcs[0]", src)] if sends else [],
         complete,
@@ -251,6 +252,7 @@ def _run(
         combine: what all ranks' n-th tensors make together; worked out once for all ranks of the process.
         part: what of it the rank at a position in the group gets.
     """
+    detail = detail._replace(cores=shared_by(core, srcs))
     core.emit(
         call.removeprefix("ncc."),
         Engine.dma,

@@ -201,6 +201,7 @@ def test_one_record_per_core_also_without_numerics():
     for finished in (*with_values, *without):
         for core in finished.cores:
             record = core.stream[-1]
+            assert record.detail.cores == 2
             assert (record.op, record.engine.name, record.detail.groups) == ("all_gather", "dma", ((0, 1),))
             assert (record.reads[0].size_bytes, record.writes[0].size_bytes) == (96, 192)
             assert hbm_traffic(core.stream)["source"].read_bytes == 96

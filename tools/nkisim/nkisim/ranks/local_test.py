@@ -22,7 +22,7 @@ def nothing_is_left():
     yield
     assert threading.active_count() == threads
     assert machine.current is None
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @nki.jit

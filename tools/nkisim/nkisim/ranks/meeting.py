@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -43,21 +44,23 @@ class Meeting:
         self._kept: Any = None
 
     def add(self, offer: Offer) -> None:
-        """Takes a member's offer.
+        """Takes a member's offer; those before it agree, so the first of them speaks for all.
 
         Raises:
             DivergenceError: its terms differ from those of a member before it.
         """
-        for other in self._offers.values():
-            for term, value in offer.terms.items():
-                if other.terms.get(term) != value:
-                    first, second = sorted((other, offer), key=lambda o: o.rank)
-                    raise DivergenceError(
-                        f"{first.terms['call']} over {name_ranks(self.members)}: {term} of rank {first.rank} is "
-                        f"{first.terms.get(term)}, of rank {second.rank} {second.terms.get(term)}; "
-                        f"accepted: the same on every rank"
-                    )
+        for first in itertools.islice(self._offers.values(), 1):
+            differing = next((t for t, value in offer.terms.items() if first.terms.get(t) != value), None)
+            if differing is not None:
+                raise DivergenceError(self._disagreement(differing, *sorted((first, offer), key=lambda o: o.rank)))
         self._offers[offer.rank] = offer
+
+    def _disagreement(self, term: str, first: Offer, second: Offer) -> str:
+        return (
+            f"{first.terms['call']} over {name_ranks(self.members)}: {term} of rank {first.rank} is "
+            f"{first.terms.get(term)}, of rank {second.rank} {second.terms.get(term)}; "
+            f"accepted: the same on every rank"
+        )
 
     @property
     def missing(self) -> list[int]:
