@@ -19,8 +19,8 @@ from nkisim.errors import (
     WrongBufferError,
 )
 from nkisim.registers import VirtualRegister
-from nkisim.storage import IndexedRegion
-from nkisim.tensor import SBUF, NkiTensor, Signature, interned
+from nkisim.storage import IndexedRegion, Region
+from nkisim.tensor import SBUF, NkiTensor
 from nkisim.views import DynamicSlice, View
 
 OFFSET, ROWS, COLUMNS = "offset", "rows", "columns"
@@ -60,20 +60,16 @@ class IndirectTensor(NkiTensor):
         """True: its addresses are known on the device only."""
         return True
 
-    def __getattr__(self, name: str) -> Any:
+    def _rules_see(self) -> tuple[Any, ...]:
         by = self.indirection.by
-        if name == "region":
-            region = IndexedRegion(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
-            region.chosen_by = by.region if isinstance(by, NkiTensor) else None
-            self.region = region
-            return region
-        if name == "signature":
-            marks = (self.indirection.kind, by.signature if isinstance(by, NkiTensor) else None)
-            self.signature = interned(
-                Signature(self.buffer, self.dtype, self.shape, self.strides, self.start_partition, marks)
-            )
-            return self.signature
-        return super().__getattr__(name)
+        return (*super()._rules_see(), self.indirection.kind, by.signature if isinstance(by, NkiTensor) else None)
+
+    def _located(self) -> Region:
+        by = self.indirection.by
+        region = IndexedRegion(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
+        region.chosen_by = by.region if isinstance(by, NkiTensor) else None
+        self.region = region
+        return region
 
     def _viewed(self, view: View, how: str, given: Any, dtype: DType | None = None) -> NkiTensor:
         raise ViewError(f"{how}: not supported on {self.name}, a view with a dynamic index")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,22 +18,12 @@ from nkisim.views import DynamicSlice, View
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
 
-class Signature(NamedTuple):
-    """Everything about an operand that the rules of an instruction look at, save its values."""
-
-    buffer: MemoryRegion
-    dtype: DType
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    start_partition: int
-    indirection: Any = None
-
-
-_interned: dict[Signature, int] = {}
+_new_tuple = tuple.__new__
+_interned: dict[tuple[Any, ...], int] = {}
 """A number per signature, so that an instruction checks each combination of operands once per process."""
 
 
-def interned(signature: Signature) -> int:
+def interned(signature: tuple[Any, ...]) -> int:
     """The number that equal signatures share."""
     return _interned.setdefault(signature, len(_interned))
 
@@ -112,24 +102,35 @@ class NkiTensor(NKIObject):
     @property
     def start_partition(self) -> int:
         """Partition of its first row; 0 for HBM."""
-        if not self.on_chip:
-            return 0
-        allocation = self.storage.allocation
-        first = allocation.address[0] if allocation.address else 0
-        return first + self.offset * self.dtype.itemsize // allocation.row_bytes
+        start: int = self._rules_see()[4]
+        return start
 
     def __getattr__(self, name: str) -> Any:
         """Works out `region` and `signature` when first asked for; afterwards they are plain attributes."""
-        if name == "region":
-            self.region = Region(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
-            return self.region
         if name == "signature":
-            key = Signature(self.buffer, self.dtype, self.shape, self.strides, self.start_partition)
-            self.signature = interned(key)
-            return self.signature
+            signature = self.signature = interned(self._rules_see())
+            return signature
+        if name == "region":
+            return self._located()
         if name == "made":
             return None
         raise AttributeError(f"NkiTensor has no attribute {name!r}")
+
+    def _rules_see(self) -> tuple[Any, ...]:
+        """Everything that the rules of an instruction look at, save its values. Finds the region on the way."""
+        allocation, dtype, offset, shape, strides = self._located()
+        start = 0
+        if self.on_chip:
+            address = allocation.address
+            start = offset * dtype.itemsize // allocation.row_bytes + (address[0] if address else 0)
+        return (self.buffer, dtype, shape, strides, start)
+
+    def _located(self) -> Region:
+        region: Region = _new_tuple(
+            Region, (self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
+        )
+        self.region = region
+        return region
 
     def array(self) -> np.ndarray:
         """Its elements as a numpy array that shares memory with the storage."""
