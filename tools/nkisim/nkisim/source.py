@@ -8,9 +8,9 @@ from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, NamedTuple
 
-_PACKAGES = str(Path(__file__).resolve().parents[1])
-OWN = (_PACKAGES + "/nkisim/", _PACKAGES + "/nki/")
-"""Where the simulator's own files lie."""
+_PACKAGES = Path(__file__).absolute().parents[1]
+OWN = (f"{_PACKAGES}/nkisim/", f"{_PACKAGES}/nki/")
+"""Where the simulator's own files lie, as code objects name them: Bazel's links are not followed."""
 _TEST = "_test.py"
 """Ends the names of the tests that lie among them, whose kernels are kernels like any other."""
 

@@ -1,5 +1,6 @@
 """`nki.language`, usually imported as `nl`."""
 
+from nkisim.dtypes import DType as DType
 from nkisim.dtypes import bfloat16 as bfloat16
 from nkisim.dtypes import bool_ as bool_
 from nkisim.dtypes import float4_e2m1fn_x4 as float4_e2m1fn_x4

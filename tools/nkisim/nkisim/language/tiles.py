@@ -9,6 +9,10 @@ from common.hardware import Hardware
 from nkisim import machine
 from nkisim.options import Options
 
+_BN_STATS_MAX = 512
+# The documentation names the alignments without a number; these are those of AWS's published KLR front end.
+_PSUM_ALIGNMENT_BYTES, _SBUF_ALIGNMENT_BYTES = 4, 1
+
 
 class TileSize:
     """Limits of the core that runs; outside a kernel, those of the target that the environment names."""
@@ -79,6 +83,21 @@ class TileSize:
             stacklevel=2,
         )
         return self.sbuf_fmax_bytes
+
+    @property
+    def bn_stats_fmax(self) -> int:
+        """Most elements per partition that `nisa.bn_stats` takes."""
+        return _BN_STATS_MAX
+
+    @property
+    def psum_min_align(self) -> int:
+        """Bytes to which an address within a PSUM partition is aligned."""
+        return _PSUM_ALIGNMENT_BYTES
+
+    @property
+    def sbuf_min_align(self) -> int:
+        """Bytes to which an address within an SBUF partition is aligned."""
+        return _SBUF_ALIGNMENT_BYTES
 
 
 tile_size = TileSize()
