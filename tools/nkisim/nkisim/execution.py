@@ -22,10 +22,19 @@ from nkisim.turns import POLL_SECONDS, Turns
 
 @dataclass(frozen=True)
 class CoreReport:
-    """What one core did: its records in program order and its peaks of memory."""
+    """What one core did.
+
+    Attributes:
+        stream: its records in program order.
+        memory: its peaks of memory.
+        dependencies: positions in the stream that the instruction at a position was made to wait for.
+        ordered: (first, last + 1) positions of the blocks that `nl.no_reorder` keeps in order.
+    """
 
     stream: list[Record]
     memory: MemoryReport
+    dependencies: dict[int, list[int]]
+    ordered: list[tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -64,9 +73,14 @@ class Rank:
         """Checks what can be checked only at the end."""
         for core in self.cores:
             core.loops.check_tensors()
-        cores = tuple(CoreReport(core.stream, capacity.measure(core.stream, core.hardware)) for core in self.cores)
+        cores = tuple(_report(core) for core in self.cores)
         outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
         return Run(outputs, cores)
+
+
+def _report(core: Core) -> CoreReport:
+    memory = capacity.measure(core.stream, core.hardware)
+    return CoreReport(core.stream, memory, core.dependencies, core.loops.ordered)
 
 
 def prepare(

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from nkisim import border, machine
+from nkisim import border, machine, schedule
 from nkisim.errors import LaunchError
 from nkisim.execution import Run, execute, prepare
 from nkisim.options import Options
@@ -34,6 +34,10 @@ class Kernel:
         if not isinstance(count, int) or not 1 <= count <= MAX_CORES:
             raise LaunchError(f"{self.__name__}[{lnc!r}]; accepted: 1 or {MAX_CORES} cores")
         return Kernel(self.function, count)
+
+    def with_schedule(self, edges: schedule.Edges) -> Kernel:
+        """The kernel with some of its instructions waiting for others: pairs of a name and what it waits for."""
+        return Kernel(schedule.keeping(self.function, edges), self.lnc)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it on the simulator, or inline in the kernel that is running."""

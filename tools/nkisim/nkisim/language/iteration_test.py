@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nki
 import nki.isa
 import nki.language
 from nkisim import Options, run
@@ -270,7 +271,30 @@ def test_order_is_kept_in_blocks() -> None:
             nisa.dma_copy(x, tile)
         return x
 
-    launch(kernel, np.zeros((4, 8), np.float32))
+    assert run(kernel, np.zeros((4, 8), np.float32)).cores[0].ordered == [(0, 2)]
+
+
+def test_dependencies_by_name() -> None:
+    def kernel(x):
+        tile = _tile()
+        nisa.dma_copy(tile, x, name="load")
+        for i in range(3):
+            nisa.tensor_copy(_tile(), tile, name=f"copy{i}")
+            nisa.tensor_copy(_tile(), tile, name="twice")
+        return x
+
+    x = np.zeros((4, 8), np.float32)
+    scheduled = nki.jit(kernel).with_schedule([("copy2", "copy0"), ("copy1", ["load", "copy2"])])
+    assert run(scheduled, x).cores[0].dependencies == {5: [1], 3: [0, 5]}
+    for edges, error, words in (
+        ([("copy9", "load")], DependencyError, "0 instructions are called 'copy9'"),
+        ([("load", "twice")], DependencyError, "3 instructions are called 'twice'"),
+        ([("copy1", "copy0"), ("copy0", "copy1")], DependencyError, "wait for each other"),
+        ("copy1", ArgumentError, "accepted: a list of pairs"),
+        ([("copy1",)], ArgumentError, "accepted: a pair"),
+    ):
+        with pytest.raises(error, match=words):
+            run(nki.jit(kernel).with_schedule(edges), x)
 
 
 def test_dependencies() -> None:
