@@ -27,7 +27,7 @@ def pytest_test(name, srcs, deps = [], args = [], **kwargs):
         **kwargs
     )
 
-def lint_test(name, srcs, deps = [], bazel_files = [], size = "small", **kwargs):
+def lint_test(name, srcs, deps = [], bazel_files = [], size = "medium", **kwargs):
     """ruff check, ruff format --check and mypy on `srcs`; buildifier on this package's Bazel files.
 
     Args:
