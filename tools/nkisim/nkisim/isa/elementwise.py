@@ -40,9 +40,12 @@ def tensor_tensor(
     """
     call = "nisa.tensor_tensor"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data1=data1, data2=data2)
     operator = operands.operator(call, "op", op, _ANY_BINARY)
-    key = (call, operator.name, dst.signature, data1.signature, data2.signature, engine)
+    try:
+        key = (call, operator.name, dst.signature, data1.signature, data2.signature, engine)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data1=data1, data2=data2)
+        raise
     chosen = _tensor_tensor_engine(call, operator, engine, dst, data1, data2)
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("data1", data1), ("data2", data2)):
@@ -74,17 +77,22 @@ def _combine(call: str, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, oper
 
 
 def _integers(*tensors: NkiTensor) -> bool:
-    return all(t.dtype in (int32, uint32) for t in tensors)
+    """Whether all are 32-bit integers."""
+    for tensor in tensors:
+        kind = tensor.dtype
+        if kind is not int32 and kind is not uint32:
+            return False
+    return True
 
 
 def _tensor_tensor_engine(call: str, op: Operator, asked: Engine, *tensors: NkiTensor) -> Engine:
     if op.name == "power":
         return rules.choose_engine(call, asked, (Engine.gpsimd,))
-    chosen = rules.choose_engine(call, asked, (Engine.vector, Engine.gpsimd))
-    in_psum = any(t.buffer is rules.PSUM for t in tensors)
-    if asked is Engine.unknown and not op.is_bitvec and _integers(*tensors) and not in_psum:
-        return Engine.gpsimd
-    return chosen
+    if asked is not Engine.unknown:
+        return rules.choose_engine(call, asked, (Engine.vector, Engine.gpsimd))
+    if op.is_bitvec or not _integers(*tensors) or any(t.buffer is rules.PSUM for t in tensors):
+        return Engine.vector
+    return Engine.gpsimd
 
 
 def tensor_scalar(
@@ -112,20 +120,24 @@ def tensor_scalar(
     """
     call = "nisa.tensor_scalar"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data)
     first = operands.operator(call, "op0", op0, _ALL_KINDS)
     second = operands.operator(call, "op1", op1, _ALL_KINDS) if op1 is not None else None
-    in_psum = any(isinstance(t, NkiTensor) and t.buffer is rules.PSUM for t in (dst, data, operand0, operand1))
-    chosen = _tensor_scalar_engine(call, core, engine, first, second, in_psum=in_psum)
-    names = (first.name, second.name if second else None)
-    key = (call, names, dst.signature, data.signature, *operands.signatures(operand0, operand1), chosen)
+    names = (first.name, second.name if second is not None else None)
+    column0, column1 = operands.signature(operand0), operands.signature(operand1)
+    try:
+        key = (call, names, dst.signature, data.signature, column0, column1, engine)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data)
+        raise
+    chosen = _tensor_scalar_engine(call, core, engine, first, second, dst, data, operand0)
     if key not in core.checked:
         _check_tensor_scalar(call, core, dst, data, first, second, operand0, operand1)
         rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
         indirection.check(call, chosen, dst, "data", data)
         core.checked.add(key)
-    check_constant(call, "operand0", first, operand0, data)
-    check_constant(call, "operand1", second, operand1, data)
+    if first.is_unary or second is None or second.is_unary or first.is_bitvec:
+        check_constant(call, "operand0", first, operand0, data)
+        check_constant(call, "operand1", second, operand1, data)
     reads = (data.region, *operands.regions(operand0, operand1))
     issued = core.emit("tensor_scalar", chosen, (dst.region,), reads, name, names)
     if core.numerics:
@@ -141,11 +153,14 @@ def tensor_scalar(
 
 
 def _tensor_scalar_engine(
-    call: str, core: machine.Core, asked: Engine, first: Operator, second: Operator | None, *, in_psum: bool
+    call: str, core: machine.Core, asked: Engine, first: Operator, second: Operator | None, *tensors: Any
 ) -> Engine:
+    only_rsqrt = first.name == "rsqrt" and second is None
+    if asked is Engine.unknown:
+        in_psum = only_rsqrt and any(isinstance(t, NkiTensor) and t.buffer is rules.PSUM for t in tensors)
+        return Engine.gpsimd if only_rsqrt and not in_psum else Engine.vector
     if first.is_bitvec:
         return rules.choose_engine(call, asked, (Engine.vector,))
-    only_rsqrt = first.name == "rsqrt" and second is None
     if asked is Engine.gpsimd and not only_rsqrt:
         raise EngineError(f"{call}: engine gpsimd with nl.{first.name}; accepted there: nl.rsqrt alone")
     pair = (first.name, second.name if second else None)
@@ -154,8 +169,6 @@ def _tensor_scalar_engine(
             f"{call}: engine scalar on trn2 with op0 nl.{pair[0]}, op1 {pair[1] and 'nl.' + pair[1]}; "
             f"accepted: multiply then add, multiply alone, add alone"
         )
-    if asked is Engine.unknown and only_rsqrt and not in_psum:
-        return Engine.gpsimd
     return rules.choose_engine(call, asked, (Engine.vector, Engine.scalar, Engine.gpsimd))
 
 
@@ -243,10 +256,13 @@ def scalar_tensor_tensor(
     """
     call = "nisa.scalar_tensor_tensor"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data, operand1=operand1)
     first = operands.operator(call, "op0", op0, _ARITHMETIC)
     second = operands.operator(call, "op1", op1, _ARITHMETIC)
-    key = (call, dst.signature, data.signature, operand1.signature, *operands.signatures(operand0))
+    try:
+        key = (call, dst.signature, data.signature, operand1.signature, operands.signature(operand0))
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data, operand1=operand1)
+        raise
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("data", data), ("operand1", operand1)):
             rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)

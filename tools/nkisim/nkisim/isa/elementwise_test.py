@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -180,6 +182,7 @@ def test_tensor_tensor_takes_binary_operators_of_the_language(op):
 
 def test_operands_are_written_tiles_on_chip():
     x = normal(4, 4)
+    number: Any = 1.0
     with pytest.raises(UninitializedReadError, match="data2"):
         values(lambda o, a: nisa.tensor_tensor(o, a, nl.ndarray((4, 4), nl.float32), nl.add), [x], Tile((4, 4)))
     with pytest.raises(WrongBufferError, match=r"data1 .* lies in shared_hbm"):
@@ -189,7 +192,7 @@ def test_operands_are_written_tiles_on_chip():
             Tile((4, 4)),
         )
     with pytest.raises(ArgumentError, match="data2 is float"):
-        values(lambda o, a: nisa.tensor_tensor(o, a, 1.0, nl.add), [x], Tile((4, 4)))
+        values(lambda o, a: nisa.tensor_tensor(o, a, number, nl.add), [x], Tile((4, 4)))
     with pytest.raises(PartitionError, match="start partition 1"):
         values(lambda o, a: nisa.tensor_tensor(o[0:2], a[1:3], a[0:2], nl.add), [x], Tile((2, 4)))
     with pytest.raises(ShapeError, match="broadcast view"):

@@ -29,23 +29,34 @@ def language_name(call: str, parameter: str, op: Any) -> str:
 
 def operator(call: str, parameter: str, op: Any, kinds: tuple[str, ...]) -> Operator:
     """The operator that a `nki.language` function stands for, of one of the kinds accepted."""
-    found = _named(call, parameter, op)
+    found = _found.get(op) if op.__hash__ else None
+    if found is None:
+        found = _named(call, parameter, op)
     if found is None or found.kind not in kinds:
         _refuse(call, parameter, op, tuple(o.name for o in OPERATORS.values() if o.kind in kinds))
-    return _on_target(call, parameter, found)
+    return _on_target(call, parameter, found) if found.needs_trn3 else found
 
 
 def operator_among(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> Operator:
     """The operator that a `nki.language` function stands for, one of those named."""
-    found = _named(call, parameter, op)
+    found = _found.get(op) if op.__hash__ else None
+    if found is None:
+        found = _named(call, parameter, op)
     if found is None or found.name not in names:
         _refuse(call, parameter, op, names)
-    return _on_target(call, parameter, found)
+    return _on_target(call, parameter, found) if found.needs_trn3 else found
+
+
+_found: dict[Any, Operator] = {}
+"""Functions of `nki.language` that have been looked up before."""
 
 
 def _named(call: str, parameter: str, op: Any) -> Operator | None:
     name = language_name(call, parameter, op)
-    return OPERATORS.get(_REDUCTIONS.get(name, name))
+    operator = OPERATORS.get(_REDUCTIONS.get(name, name))
+    if operator is not None:
+        _found[op] = operator
+    return operator
 
 
 def _refuse(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> NoReturn:
@@ -53,9 +64,8 @@ def _refuse(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> NoRet
 
 
 def _on_target(call: str, parameter: str, op: Operator) -> Operator:
-    if op.needs_trn3:
-        hardware = machine.core(call).hardware
-        rules.generation(f"{call}: {parameter} nl.{op.name}", hardware, hardware.supports_mx, "trn3")
+    hardware = machine.core(call).hardware
+    rules.generation(f"{call}: {parameter} nl.{op.name}", hardware, hardware.supports_mx, "trn3")
     return op
 
 
@@ -119,9 +129,14 @@ def shaped(call: str, operand: str, tensor: NkiTensor, shape: tuple[int, ...]) -
 
 def regions(*values: Any) -> tuple[Any, ...]:
     """Regions of those operands that are tensors."""
-    return tuple(v.region for v in values if isinstance(v, NkiTensor))
+    return tuple([v.region for v in values if type(v) is NkiTensor])
+
+
+def signature(value: Any) -> Any:
+    """Signature of a tensor, type of everything else; what rules look at."""
+    return value.signature if type(value) is NkiTensor else type(value)
 
 
 def signatures(*values: Any) -> tuple[Any, ...]:
-    """Signatures of tensors, types of everything else; what rules look at."""
-    return tuple(v.signature if isinstance(v, NkiTensor) else type(v) for v in values)
+    """The signature of each."""
+    return tuple([v.signature if type(v) is NkiTensor else type(v) for v in values])

@@ -42,7 +42,8 @@ def iota(
     core = machine.core(call)
     rules.require_tensors(call, dst=dst)
     steps = _steps(call, pattern)
-    key = (call, dst.signature, steps, offset, channel_multiplier)
+    kinds = (type(offset), type(channel_multiplier))
+    key = (call, dst.signature, steps, offset, channel_multiplier, kinds)
     if key not in core.checked:
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))
         rules.writable(call, "dst", dst)
@@ -82,7 +83,8 @@ def affine_select(
     if not isinstance(on_false_value, (int, float, np.generic)):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: a number")
     steps = _steps(call, pattern)
-    key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier)
+    kinds = (type(offset), type(channel_multiplier))
+    key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier, kinds)
     if key not in core.checked:
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, (rules.SBUF,))
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -111,7 +112,7 @@ def test_affine_select_copies_words_exactly():
 def test_affine_select_constraints():
     x = RNG.normal(size=(4, 8)).astype(np.float32)
     select = nisa.affine_select
-    cases = [
+    cases: list[tuple[Any, ...]] = [
         (WrongBufferError, "on_true_tile .* lies in psum", Given(x, nl.psum), Tile((4, 8)), {}),
         (WrongBufferError, "dst .* lies in psum", Given(x), Tile((4, 8), buffer=nl.psum), {}),
         (ShapeError, "on_true_tile", Given(x[:, :4]), Tile((4, 8)), {}),

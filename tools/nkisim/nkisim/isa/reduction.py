@@ -42,10 +42,13 @@ def tensor_reduce(
     """
     call = "nisa.tensor_reduce"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data)
     operator = operands.operator_among(call, "op", op, _REDUCTIONS)
-    first = _first_axis(call, axis, data)
-    key = (call, operator.name, dst.signature, data.signature, first, negate)
+    try:
+        first = axis if type(axis) is int and axis == len(data.shape) - 1 > 0 else _first_axis(call, axis, data)
+        key = (call, operator.name, dst.signature, data.signature, first, negate)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data)
+        raise
     if key not in core.checked:
         rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)

@@ -17,7 +17,6 @@ from nkisim.isa import accumulation, indirection, operands, rules
 from nkisim.numerics import activations
 from nkisim.numerics.activations import FUNCTIONS, RANGES
 from nkisim.numerics.alu import OPERATORS, Operator
-from nkisim.storage import Region
 from nkisim.tensor import NkiTensor
 
 _COMMANDS = (ReduceCommand.idle, ReduceCommand.reset, ReduceCommand.reduce, ReduceCommand.reset_reduce)
@@ -92,12 +91,18 @@ def _activate(
     name: str | None,
 ) -> NkiInstruction:
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data)
     function = _function(call, op)
     if function == "prelu":
         raise NotSimulatedError(f"{call} with nl.prelu, whose slope it does not take; accepted: nisa.activate2")
-    reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
-    key = (call, function, dst.signature, data.signature, *operands.signatures(bias, scale, reduce_res), reduce_cmd)
+    reduction = None
+    if reduce_op is not None or reduce_cmd is not ReduceCommand.idle:
+        reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
+    scalars = operands.signatures(bias, scale, reduce_res)
+    try:
+        key = (call, function, dst.signature, data.signature, scalars, reduce_cmd)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data)
+        raise
     if key not in core.checked:
         _check_tiles(call, core, dst, data)
         operands.check_scalar(call, "scale", scale, data, (float32,))
@@ -107,7 +112,9 @@ def _activate(
         accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
         core.checked.add(key)
     reads = (data.region, *operands.regions(scale, bias))
-    issued = _issue(core, call, dst, reads, reduce_res, name, function)
+    issued = core.emit(call[len("nisa.") :], Engine.scalar, (dst.region,), reads, name, function)
+    if reduce_res is not None:
+        issued = _read_out(core, reduce_res, name)
     if core.numerics:
         with np.errstate(all="ignore"):
             values = operands.shaped(call, "data", data, dst.shape)
@@ -120,20 +127,9 @@ def _activate(
     return issued
 
 
-def _issue(
-    core: machine.Core,
-    call: str,
-    dst: NkiTensor,
-    reads: tuple[Region, ...],
-    reduce_res: NkiTensor | None,
-    name: str | None,
-    detail: Any,
-) -> NkiInstruction:
-    """The instruction, and the one that reads the reduce registers out; its handle where there is one."""
-    issued = core.emit(call.removeprefix("nisa."), Engine.scalar, (dst.region,), reads, name, detail)
-    if reduce_res is not None:
-        issued = core.emit("read_reduce_registers", Engine.scalar, (reduce_res.region,), (), name)
-    return issued
+def _read_out(core: machine.Core, reduce_res: NkiTensor, name: str | None) -> NkiInstruction:
+    """The instruction that reads the reduce registers out."""
+    return core.emit("read_reduce_registers", Engine.scalar, (reduce_res.region,), (), name)
 
 
 def _finish(
@@ -153,10 +149,17 @@ def _finish(
 
 
 def _function(call: str, op: Any) -> str:
+    if op.__hash__ and op in _names:
+        return _names[op]
     name = operands.language_name(call, "op", op)
     if name not in FUNCTIONS and name != "prelu":
         raise ArgumentError(f"{call}: op is nl.{name}; accepted: {', '.join(FUNCTIONS)}, prelu")
+    _names[op] = name
     return name
+
+
+_names: dict[Any, str] = {}
+"""Functions of `nki.language` that have been looked up before."""
 
 
 def _reduction(call: str, op: Any, command: ReduceCommand, accepted: tuple[str, ...]) -> Operator | None:
@@ -239,7 +242,9 @@ def activate2(
         accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
         core.checked.add(key)
     reads = (data.region, *operands.regions(imm0, imm1, relu_param))
-    issued = _issue(core, call, dst, reads, reduce_res, name, (function, *stages))
+    issued = core.emit("activate2", Engine.scalar, (dst.region,), reads, name, (function, *stages))
+    if reduce_res is not None:
+        issued = _read_out(core, reduce_res, name)
     if core.numerics:
         values = operands.shaped(call, "data", data, dst.shape)
         for stage, operand, imm, swapped in ((stages[0], "imm0", imm0, reverse0), (stages[1], "imm1", imm1, reverse1)):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -59,7 +61,7 @@ def test_cumulative_sum_rounds_to_the_output_only():
 
 def test_scan_constraints():
     x = normal(8, 4)
-    cases = [
+    cases: list[tuple[Any, ...]] = [
         (
             WrongBufferError,
             "data0 and data1 both lie in psum",

@@ -169,7 +169,7 @@ def range_select(
     second = operands.operator_among(call, "comp_op1", comp_op1, _RANGE_COMPARISONS)
     operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
     tensors = operands.signatures(dst, on_true_tile, bound0, bound1, reduce_res)
-    key = (call, *tensors, reduce_cmd, range_start, on_false_value)
+    key = (call, tensors, reduce_cmd, range_start, type(range_start), on_false_value)
     if key not in core.checked:
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -133,7 +135,7 @@ def test_select_reduce_continues_a_maximum_but_not_after_idle():
 
 def test_select_reduce_constraints():
     x, mask = normal(8, 4), flags(8, 4)
-    base = {"on_false": 0.0}
+    base: dict[str, Any] = {"on_false": 0.0}
     words = RNG.integers(0, 9, (8, 4), np.int32)
     cases = [
         (DtypeError, "on_true .* is int32; accepted: any other", words, mask, {}),
@@ -151,7 +153,7 @@ def test_select_reduce_constraints():
 
     def body(arguments):
         def run(o, a, m):
-            made = {k: v.make() if isinstance(v, Tile) else v for k, v in (base | arguments).items()}
+            made: dict[str, Any] = {k: v.make() if isinstance(v, Tile) else v for k, v in (base | arguments).items()}
             nisa.select_reduce(o, m, a, **made)
 
         return run

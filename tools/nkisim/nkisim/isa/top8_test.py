@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -92,8 +94,9 @@ def test_constraints():
         return np.ones(shape, np.float32)
 
     index = Tile((4, 8), nl.uint32)
+    no_number: Any = None
     find8, replace8 = nisa.nc_find_index8, lambda o, a, v: nisa.nc_match_replace8(o, a, v, 0.0)
-    cases = [
+    cases: list[tuple[Any, ...]] = [
         (ShapeError, "7 elements per partition", lambda o, a: nisa.max8(o, a), [data(4, 7)], Tile((4, 8))),
         (ShapeError, "16385 elements", lambda o, a: nisa.max8(o, a), [data(4, 16385)], Tile((4, 8))),
         (ShapeError, "4 dimensions", lambda o, a: nisa.max8(o, a), [data(4, 2, 2, 2)], Tile((4, 8))),
@@ -106,8 +109,8 @@ def test_constraints():
         (ShapeError, "vals .* up to 3", find8, [data(4, 9), data(4, 2, 2, 2)], index),
         (ShapeError, "data .* 7 elements", find8, [data(4, 7), data(4, 8)], index),
         (ShapeError, "dst", replace8, [data(4, 9), data(4, 8)], Tile((4, 8))),
-        (ArgumentError, "imm is None", lambda o, a, v: nisa.nc_match_replace8(o, a, v, None), [data(4, 9), data(4, 8)],
-         Tile((4, 9))),
+        (ArgumentError, "imm is None", lambda o, a, v: nisa.nc_match_replace8(o, a, v, no_number),
+         [data(4, 9), data(4, 8)], Tile((4, 9))),
         (DtypeError, "dst_idx", lambda o, a, v: nisa.nc_match_replace8(o, a, v, 0.0, nl.ndarray((4, 8), nl.int16)),
          [data(4, 9), data(4, 8)], Tile((4, 9))),
     ]  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -140,7 +142,7 @@ def test_the_vector_instructions_share_registers():
 
 def test_tensor_scalar_reduce_constraints():
     x = normal(8, 4)
-    base = {"op0": nl.add, "operand0": 1.0, "reduce_op": nl.add}
+    base: dict[str, Any] = {"op0": nl.add, "operand0": 1.0, "reduce_op": nl.add}
     cases = [
         (ArgumentError, "op0 is nl.bitwise_and", {"op0": nl.bitwise_and}),
         (ArgumentError, "reduce_op is nl.subtract; accepted: add", {"reduce_op": nl.subtract}),
@@ -204,7 +206,7 @@ def test_tensor_scalar_cumulative_continues():
 
 def test_tensor_scalar_cumulative_constraints():
     x = normal(8, 4)
-    base = {"op0": nl.add, "op1": nl.add, "imm0": 1.0}
+    base: dict[str, Any] = {"op0": nl.add, "op1": nl.add, "imm0": 1.0}
     cases = [
         (ArgumentError, "op0 is nl.bitwise_and", Tile((8, 4)), {"op0": nl.bitwise_and}),
         (ArgumentError, "op1 is nl.logical_and; accepted: add", Tile((8, 4)), {"op1": nl.logical_and}),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 Array = np.ndarray
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Operator:
     """One operator of the documented table.
 
@@ -37,17 +38,17 @@ class Operator:
         """As a function of `nki.language` would say it, which operators stand in for as defaults."""
         return self.name
 
-    @property
+    @cached_property
     def is_ufunc(self) -> bool:
         """Whether `apply` can write into a given array."""
         return isinstance(self.apply, np.ufunc)
 
-    @property
+    @cached_property
     def is_bitvec(self) -> bool:
         """Whether it works on bits."""
         return self.kind.startswith("bitvec")
 
-    @property
+    @cached_property
     def is_unary(self) -> bool:
         """Whether it takes one operand."""
         return self.kind.endswith("unary")
