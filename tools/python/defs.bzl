@@ -41,7 +41,7 @@ def lint_test(name, srcs, deps = [], bazel_files = [], size = "medium", **kwargs
     bazel_files = bazel_files + native.glob([
         "BUILD.bazel",
         "WORKSPACE",
-        "**/*.bzl",
+        "*.bzl",
     ])
     pytest_test(
         name = name,
