@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import warnings
+from collections.abc import Callable
+from typing import Any
 
 from nkisim.enums import engine
 
@@ -26,3 +29,11 @@ def engine_constant(name: str) -> engine:
         raise AttributeError(f"module 'nki.isa' has no attribute {name!r}")
     warn(f"nki.isa.{name}", f"nki.isa.engine.{_ENGINES[name].name}")
     return _ENGINES[name]
+
+
+def without_dtype(instruction: Callable[..., Any]) -> Callable[..., Any]:
+    """An instruction that still takes `dtype`, as older kernels pass it, but does not document it."""
+    signature = inspect.signature(instruction)
+    documented = [p for p in signature.parameters.values() if p.name != "dtype"]
+    instruction.__signature__ = signature.replace(parameters=documented)  # type: ignore[attr-defined]
+    return instruction

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nkisim import machine, memory
+from nkisim.deprecated import warn, without_dtype
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
 from nkisim.instruction import NkiInstruction
@@ -12,20 +15,24 @@ from nkisim.isa import indirection, rules
 from nkisim.tensor import NkiTensor
 
 
+@without_dtype
 def tensor_copy(
-    dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None
+    dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None, dtype: Any = None
 ) -> NkiInstruction:
     """Copies a tile within the core, casting through fp32 where the types differ; bit by bit where they do not.
 
     Args:
         dst, src: tiles in SBUF or PSUM with as many partitions and elements per partition; packed types as they are.
         engine: vector, scalar or gpsimd (which cannot reach PSUM).
+        dtype: deprecated, and without effect.
 
     Raises:
         WrongBufferError, DtypeError, ShapeError, PartitionError, EngineError, UninitializedReadError.
     """
     call = "nisa.tensor_copy"
     core = machine.core(call)
+    if dtype is not None:
+        warn(f"{call}: dtype, which does nothing,", "dst of that type")
     try:
         key = (call, dst.signature, src.signature, engine)
     except AttributeError:

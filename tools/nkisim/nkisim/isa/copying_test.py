@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -59,6 +61,20 @@ def test_tensor_copy_between_start_partitions():
 
     with pytest.raises(PartitionError, match="start partition 1; accepted: 0, 32, 64, 96"):
         values(shifted, [x], Tile((32, 5)))
+
+
+def test_older_kernels_may_name_the_type_of_dst():
+    x = RNG.normal(size=(8, 4)).astype(np.float32)
+    with pytest.warns(DeprecationWarning, match=r"nisa.tensor_copy: dtype"):
+        result = values(lambda o, a: nisa.tensor_copy(o, a, dtype=nl.bfloat16), [x], Tile((8, 4)))
+    np.testing.assert_array_equal(result, x)
+    with pytest.warns(DeprecationWarning, match=r"nisa.scalar_tensor_tensor: dtype"):
+        result = values(
+            lambda o, a: nisa.scalar_tensor_tensor(o, a, nl.add, 1.0, nl.add, a, dtype=nl.bfloat16), [x], Tile((8, 4))
+        )
+    np.testing.assert_array_equal(result, x + 1 + x)
+    assert "dtype" not in inspect.signature(nisa.tensor_copy).parameters
+    assert "dtype" not in inspect.signature(nisa.scalar_tensor_tensor).parameters
 
 
 def test_tensor_copy_constraints():

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from nkisim import machine, memory
+from nkisim.deprecated import warn, without_dtype
 from nkisim.dtypes import float32, int32, uint32
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, EngineError
@@ -234,6 +235,7 @@ def stage(call: str, op: Operator, operand: str, value: Any, values: np.ndarray,
     return apply(op, other, values) if swapped else apply(op, values, other)
 
 
+@without_dtype
 def scalar_tensor_tensor(
     dst: NkiTensor,
     data: NkiTensor,
@@ -244,6 +246,7 @@ def scalar_tensor_tensor(
     reverse0: bool = False,
     reverse1: bool = False,
     name: str | None = None,
+    dtype: Any = None,
 ) -> NkiInstruction:
     """`dst = (data <op0> operand0) <op1> operand1` on the Vector Engine, in fp32, rounded once.
 
@@ -253,9 +256,12 @@ def scalar_tensor_tensor(
         operand0: a number or a tile (partitions, 1).
         op0, op1: arithmetic operators.
         reverse0, reverse1: swap the sides of an operator.
+        dtype: deprecated, and without effect.
     """
     call = "nisa.scalar_tensor_tensor"
     core = machine.core(call)
+    if dtype is not None:
+        warn(f"{call}: dtype, which does nothing,", "dst of that type")
     first = operands.operator(call, "op0", op0, _ARITHMETIC)
     second = operands.operator(call, "op1", op1, _ARITHMETIC)
     try:

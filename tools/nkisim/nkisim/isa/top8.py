@@ -38,7 +38,8 @@ def max8(dst: NkiTensor, src: NkiTensor, name: str | None = None) -> NkiInstruct
     issued = core.emit("max8", Engine.vector, (dst.region,), (src.region,), name)
     if core.numerics:
         values = _rows(call, "src", src)
-        memory.write(dst, np.sort(np.partition(values, -_COUNT, axis=1)[:, -_COUNT:], axis=1)[:, ::-1])
+        ascending = np.sort(np.partition(values, -_COUNT, axis=1)[:, -_COUNT:], axis=1)
+        memory.write(dst, np.ascontiguousarray(ascending[:, ::-1]))
     return issued
 
 

@@ -18,9 +18,10 @@ BF16 = ml_dtypes.bfloat16
 
 
 @pytest.mark.parametrize("shape", [(70, 8), (128, 3, 9), (5, 16384)])
-def test_max8(shape):
+@pytest.mark.parametrize("dtype", [nl.float32, nl.bfloat16])
+def test_max8(shape, dtype):
     x = RNG.normal(size=shape).astype(BF16)
-    result = values(lambda o, a: nisa.max8(o, a), [x], Tile((shape[0], 8)))
+    result = values(lambda o, a: nisa.max8(o, a), [x], Tile((shape[0], 8), dtype))
     wanted = np.sort(x.astype(np.float32).reshape(shape[0], -1), axis=1)[:, :-9:-1]
     np.testing.assert_array_equal(result, wanted)
 
