@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nkisim.dtypes import DType, as_dtype
-from nkisim.errors import ArgumentError, OutOfBoundsError, ViewError
+from nkisim.errors import ArgumentError, ViewError
 from nkisim.views import Ints, View
 
 if TYPE_CHECKING:
@@ -13,17 +13,19 @@ if TYPE_CHECKING:
 
 
 class Pattern(NamedTuple):
-    """An access pattern that lies within its storage, and how much further it may move.
+    """An access pattern, and how far it may move within its storage.
 
     Attributes:
         view: what it shows.
         dtype: in which elements it counts.
         room: elements by which its offset may grow before it leaves the storage (on-chip, the partition).
+        fault: how it leaves the storage; None if it lies within.
     """
 
     view: View
     dtype: DType
     room: int
+    fault: str | None
 
 
 def of(tensor: NkiTensor, pattern: Any, offset: Any, dtype: Any, *, gathers: bool) -> Pattern:
@@ -34,7 +36,7 @@ def of(tensor: NkiTensor, pattern: Any, offset: Any, dtype: Any, *, gathers: boo
         gathers: the first stride gives way to an index, so that only the first row has to lie within the storage.
 
     Raises:
-        ArgumentError: no such list; ViewError: it skips partitions; OutOfBoundsError: it leaves the storage.
+        ArgumentError: no such list; ViewError: it skips partitions.
     """
     new = as_dtype(dtype) if dtype is not None else tensor.dtype
     strides, shape = _pairs(pattern)
@@ -47,17 +49,16 @@ def of(tensor: NkiTensor, pattern: Any, offset: Any, dtype: Any, *, gathers: boo
         raise ViewError(f"ap: partition stride {strides[0]} of {tensor.name}; accepted: {row}, the row's elements")
     reach = [(n - 1) * s for n, s in zip(shape, strides, strict=True)]
     free = sum(reach[1:])
-    room = allocation.partitions * row - 1 - start - free - (0 if gathers else reach[0])
-    if room < 0:
-        raise OutOfBoundsError(
-            f"ap: pattern {pattern} at offset {start} reaches {-room} elements past the end of {tensor.name}; "
-            f"accepted: elements below {allocation.partitions * row}"
-        )
+    total = allocation.partitions * row
+    room = total - 1 - start - free - (0 if gathers else reach[0])
+    fault = f"reaches element {total - 1 - room}; accepted: below {total}" if room < 0 else None
     if tensor.on_chip:
         room = row - 1 - start % row - free
         if room < 0:
-            raise OutOfBoundsError(f"ap: pattern {pattern} at offset {start} runs past a partition of {row} elements")
-    return Pattern(View(shape, strides, start), new, room)
+            fault = f"runs past a partition of {row} elements"
+    if fault is not None:
+        fault = f"ap: pattern {pattern} at offset {start} of {tensor.name} {fault}"
+    return Pattern(View(shape, strides, start), new, room, fault)
 
 
 def _pairs(pattern: Any) -> tuple[Ints, Ints]:

@@ -334,6 +334,8 @@ def patterned(
         _check_rows(tensor, indirect_dim, vector_offset, f"{how}: vector_offset")
     dim = _free_dim(tensor, indirect_dim, f"{how}: indirect_dim")
     found = access_pattern.of(tensor, pattern, offset, dtype, gathers=vector_offset is not None)
+    if found.fault is not None:
+        raise OutOfBoundsError(found.fault)
     step_bytes = tensor.strides[dim] * tensor.dtype.itemsize
     if step_bytes % found.dtype.itemsize:
         raise ViewError(

@@ -268,11 +268,13 @@ class NkiTensor(NKIObject):
 
         Raises:
             ArgumentError, ViewError, ShapeError, DtypeError, WrongBufferError: such a view does not exist.
-            OutOfBoundsError: it leaves the storage.
+            OutOfBoundsError: it leaves the storage; without a dynamic offset only once an instruction uses it.
         """
         if scalar_offset is not None or vector_offset is not None:
             return indirect.patterned(self, pattern, offset, scalar_offset, vector_offset, indirect_dim, dtype)
         found = access_pattern.of(self, pattern, offset, dtype, gathers=False)
+        if found.fault is not None:
+            return outside.outside(self, found.view, found.dtype, found.fault, (self, "ap", (pattern, offset)))
         return self._viewed(found.view, "ap", (pattern, offset), found.dtype)
 
     def view(self, dtype: DType) -> NkiTensor:
@@ -348,4 +350,4 @@ def _entry(given: Any) -> str:
     return given.name if isinstance(given, NkiTensor) else repr(given)
 
 
-from nkisim import indirect  # noqa: E402 - it subclasses NkiTensor
+from nkisim import indirect, outside  # noqa: E402 - they subclass NkiTensor

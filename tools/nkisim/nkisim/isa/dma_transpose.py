@@ -56,6 +56,8 @@ def dma_transpose(
     call = "nisa.dma_transpose"
     core = machine.core(call)
     rules.require_tensors(call, dst=dst, src=src)
+    if type(dge_mode) is not DgeMode:
+        dge_mode = transfer.mode_of(call, dge_mode)
     key = (call, dst.signature, src.signature, axes, priority, dge_mode, oob_mode)
     if key not in core.checked:
         _check(call, core, dst, src, axes)
@@ -103,9 +105,8 @@ def _check_mode(call: str, src: NkiTensor, mode: DgeMode, oob_mode: OobMode) -> 
         )
     if oob_mode is OobMode.skip and src.indirection is None:
         raise ArgumentError(f"{call}: oob_mode.skip for a src without a dynamic index; accepted: error")
-    if gathers or mode is DgeMode.hwdge:
-        if src.dtype.itemsize != _TWO_BYTES:
-            raise DtypeError(f"{call}: src {src.name} is {src.dtype}; accepted: 2-byte types")
+    if (gathers or mode is DgeMode.hwdge) and src.dtype.itemsize != _TWO_BYTES:
+        raise DtypeError(f"{call}: src {src.name} is {src.dtype}; accepted: 2-byte types")
     if gathers:
         _check_gather(call, src)
     elif mode is DgeMode.hwdge:

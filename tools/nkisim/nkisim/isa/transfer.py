@@ -48,6 +48,8 @@ def dma_copy(
     """
     call = "nisa.dma_copy"
     core = machine.core(call)
+    if type(dge_mode) is not DgeMode:
+        dge_mode = mode_of(call, dge_mode)
     try:
         key = (call, dst.signature, src.signature, priority, oob_mode, dge_mode, engine)
     except AttributeError:
@@ -94,10 +96,16 @@ def check_queue(call: str, core: machine.Core, priority: Any, oob_mode: Any) -> 
         raise ArgumentError(f"{call}: oob_mode {oob_mode!r}; accepted: {', '.join(m.name for m in OobMode)}")
 
 
-def check_descriptors(call: str, mode: Any, **operands: NkiTensor) -> None:
+def mode_of(call: str, value: Any) -> DgeMode:
+    """The descriptor mode that a number stands for, as public kernels give it."""
+    try:
+        return DgeMode(value)
+    except ValueError:
+        raise ArgumentError(f"{call}: dge_mode {value!r}; accepted: {', '.join(m.name for m in DgeMode)}") from None
+
+
+def check_descriptors(call: str, mode: DgeMode, **operands: NkiTensor) -> None:
     """The descriptor generator can do what the operands' dynamic indices ask of it."""
-    if not isinstance(mode, DgeMode):
-        raise ArgumentError(f"{call}: dge_mode {mode!r}; accepted: {', '.join(m.name for m in DgeMode)}")
     indexed = [(operand, t, t.indirection.kind) for operand, t in operands.items() if t.indirection is not None]
     if len([kind for _, _, kind in indexed if kind == ROWS]) > 1:
         raise ArgumentError(f"{call}: {' and '.join(operands)} both have an index per row; accepted: one of them")

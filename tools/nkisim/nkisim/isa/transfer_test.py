@@ -357,7 +357,7 @@ def _with_index(build: Callable[[Any, Any], Any]) -> Callable[..., Any]:
         ),
         (
             OutOfBoundsError,
-            "past the end",
+            "reaches element",
             np.int32,
             lambda t, i: t.ap([[COLUMNS, 4], [1, ROWS * COLUMNS + 1]], vector_offset=i),
         ),
@@ -428,3 +428,29 @@ def test_timing_only_run_records_the_same_stream() -> None:
     assert isinstance(gathered, IndexedRegion)
     assert gathered.chosen_by is not None
     assert gathered.chosen_by.shape == (20, 1)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "words"), [([[24, 4], [1, 25]], "runs past a partition"), ([[24, 5], [1, 2]], "reaches")]
+)
+def test_pattern_outside_its_storage_fails_where_it_is_used(pattern: list[list[int]], words: str) -> None:
+    def kernel(x, use):
+        tile = nl.ndarray((4, COLUMNS), x.dtype, buffer=nl.sbuf)
+        outside = tile.ap(pattern)[:, 0:2]
+        if use:
+            nisa.memset(outside, 0.0)
+        return x
+
+    x = _table(np.random.default_rng(23))
+    launch(kernel, x, False)
+    with pytest.raises(OutOfBoundsError, match=words):
+        launch(kernel, x, True)
+
+
+def test_modes_by_number() -> None:
+    """Public kernels give descriptor modes as their numbers."""
+    x = _table(np.random.default_rng(24))
+    finished = run(copy_kernel, x, dge_mode=3)
+    assert finished.cores[0].stream[0].detail is nisa.dge_mode.none
+    with pytest.raises(ArgumentError, match="dge_mode 4; accepted: unknown, swdge, hwdge, none"):
+        launch(copy_kernel, x, dge_mode=4)
