@@ -157,7 +157,8 @@ def gather(call: str, operand: str, tensor: NkiTensor, chosen: Selection) -> np.
                 f"and nothing has written it"
             )
     if tensor.storage.sharing is not None:
-        tensor.storage.sharing.read(chosen.table, chosen.key)
+        read = chosen.key if chosen.present is None else (chosen.key[0][chosen.present],)
+        tensor.storage.sharing.read(chosen.table, read)
     picked: np.ndarray = tensor.storage.array(*chosen.table[1:])[chosen.key]
     return picked
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import nki
 import nki.isa
 import nki.language
 from nkisim import Options, run
@@ -49,6 +50,20 @@ def test_device_print(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out == "after load <tile: float32[1, 2] in sbuf>\n[[1. 2.]]\n"
     run(kernel, np.array([[1, 2]], np.float32), options=Options(numerics=False))
     assert capsys.readouterr().out == "after load <tile: float32[1, 2] in sbuf>\n"
+
+
+def test_device_print_names_the_core(capsys: pytest.CaptureFixture[str]) -> None:
+    def kernel(x):
+        tile = nl.ndarray((1, 1), nl.int32, buffer=nl.sbuf, name="tile")
+        nisa.memset(tile, nl.program_id(0) + 5)
+        nl.device_print("id", tile)
+        return x
+
+    run(nki.jit(kernel)[2], np.zeros((1, 1), np.int32))
+    assert sorted(line for line in capsys.readouterr().out.splitlines() if line.startswith("core")) == [
+        "core 0: id <tile: int32[1, 1] in sbuf>",
+        "core 1: id <tile: int32[1, 1] in sbuf>",
+    ]
 
 
 def test_device_print_faults() -> None:
@@ -101,6 +116,17 @@ def test_errors_of_views_explain_the_tensor() -> None:
     assert failure(kernel, np.zeros((24,), np.float32)).explain().splitlines()[-1] == (
         "self: x: float32[24] in shared_hbm -> reshape(4, 6) [4, 6] -> view(uint8) uint8[4, 24]"
     )
+
+
+def test_long_histories_are_told() -> None:
+    def kernel(x):
+        view = x
+        for _ in range(3000):
+            view = view[0:4]
+        nisa.dma_copy(x, view)
+        return x
+
+    assert failure(kernel, np.zeros((5, 2), np.float32)).explain().count("->") == 3000
 
 
 def test_errors_of_lists_explain_each_tensor() -> None:

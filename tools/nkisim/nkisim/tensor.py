@@ -310,18 +310,18 @@ class NkiTensor(NKIObject):
 
     def history(self) -> str:
         """How the view came about: the whole tensor, then each call with the shape that it made."""
-        if self.made is None:
-            allocation = self.storage.allocation
-            created = f" created at {allocation.site}" if allocation.site else ""
-            return f"{self._title()}{created}"
-        base, how, given = self.made
-        shown = given if type(given) is tuple else (given,)
-        if how == "[...]":
-            call = f"[{', '.join(_entry(k) for k in shown)}]"
-        else:
-            call = f"{how}({', '.join(_entry(g) for g in shown)})"
-        dtype = f"{self.dtype}" if self.dtype is not base.dtype else ""
-        return f"{base.history()} -> {call} {dtype}{list(self.shape)}"
+        steps: list[str] = []
+        tensor = self
+        while tensor.made is not None:
+            base, how, given = tensor.made
+            shown = ", ".join(_entry(g) for g in (given if type(given) is tuple else (given,)))
+            call = f"[{shown}]" if how == "[...]" else f"{how}({shown})"
+            dtype = tensor.dtype if tensor.dtype is not base.dtype else ""
+            steps.append(f" -> {call} {dtype}{list(tensor.shape)}")
+            tensor = base
+        site = tensor.storage.allocation.site
+        created = f" created at {site}" if site else ""
+        return tensor._title() + created + "".join(reversed(steps))
 
     def _title(self) -> str:
         allocation = self.storage.allocation
