@@ -121,9 +121,18 @@ def scalar(call: str, operand: str, value: Any, rank: int) -> Any:
     return memory.read_fp32(call, operand, value).reshape(-1, *[1] * (rank - 1))
 
 
-def shaped(call: str, operand: str, tensor: NkiTensor, shape: tuple[int, ...]) -> np.ndarray:
-    """A tensor operand's values in fp32, in the shape of the result."""
-    values = cast.to_fp32(memory.read(call, operand, tensor))
+def shaped(
+    call: str, operand: str, tensor: NkiTensor, shape: tuple[int, ...], chosen: np.ndarray | None = None
+) -> np.ndarray:
+    """A tensor operand's values in fp32, in the shape of the result.
+
+    Args:
+        chosen: elements (in the same order) whose values count, and so must have been written; None: all.
+    """
+    if chosen is None:
+        values = cast.to_fp32(memory.read(call, operand, tensor))
+    else:
+        values = cast.to_fp32(memory.read_where(call, operand, tensor, chosen.reshape(tensor.shape)))
     return values if values.shape == shape else values.reshape(shape)
 
 

@@ -68,7 +68,7 @@ def affine_select(
 ) -> NkiInstruction:
     """`dst = on_true_tile where cmp_op(iota value, 0) else on_false_value`, on GpSimd.
 
-    Selected elements are copied bit by bit where the types agree, else cast through fp32.
+    Selected elements are copied bit by bit where the types agree, else cast through fp32; others need not be written.
 
     Args:
         dst, on_true_tile: tiles in SBUF with as many partitions and elements per partition.
@@ -96,8 +96,8 @@ def affine_select(
     if core.numerics:
         chosen = alu.apply(operator, _values(dst.shape[0], steps, offset, channel_multiplier), 0) != 0
         same = on_true_tile.dtype is dst.dtype
-        source = memory.read(call, "on_true_tile", on_true_tile)
-        results = np.array(source if same else operands.shaped(call, "on_true_tile", on_true_tile, source.shape))
+        source = memory.read_where(call, "on_true_tile", on_true_tile, chosen.reshape(on_true_tile.shape))
+        results = np.array(source if same else cast.to_fp32(source))
         fill = np.empty((), results.dtype)
         cast.store(fill, np.full((), on_false_value, np.float32), dst.dtype if same else float32)
         results[~chosen.reshape(results.shape)] = fill

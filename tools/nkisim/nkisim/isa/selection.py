@@ -1,4 +1,7 @@
-"""Selections of the Vector Engine by a predicate or by position."""
+"""Selections of the Vector Engine by a predicate or by position.
+
+An element that is not selected does not count: nothing need have been written there.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +52,7 @@ def tensor_copy_predicated(
     if core.numerics:
         chosen = (memory.read(call, "predicate", predicate).reshape(dst.shape) != 0) != bool(reverse_pred)
         if isinstance(src, NkiTensor):
-            values = memory.read(call, "src", src).reshape(dst.shape)
+            values = memory.read_where(call, "src", src, chosen.reshape(src.shape)).reshape(dst.shape)
         else:
             values = np.full(dst.shape, src, np.float32)
         memory.write_present(call, "dst", dst, values, chosen, skip=False)
@@ -122,7 +125,7 @@ def select_reduce(
     issued = core.emit("select_reduce", Engine.vector, writes, reads, name, reduce_cmd)
     if core.numerics:
         chosen = (memory.read(call, "predicate", predicate) != 0) != bool(reverse_pred)
-        values = operands.shaped(call, "on_true", on_true, dst.shape)
+        values = operands.shaped(call, "on_true", on_true, dst.shape, chosen)
         results = np.where(chosen, values, operands.scalar(call, "on_false", on_false, values.ndim))
         accumulation.finish_vector(call, core, dst, on_true, _MAXIMUM, reduce_cmd, results, reduce_res)
     return issued
@@ -189,7 +192,7 @@ def range_select(
         positions = np.arange(range_start, range_start + rows[1]).astype(np.float32)
         low, high = (operands.scalar(call, n, t, 2) for n, t in (("bound0", bound0), ("bound1", bound1)))
         chosen = (first.apply(positions, low) != 0) & (second.apply(positions, high) != 0)
-        values = operands.shaped(call, "on_true_tile", on_true_tile, rows)
+        values = operands.shaped(call, "on_true_tile", on_true_tile, rows, chosen)
         results = np.where(chosen, values, np.float32(FP32_MIN))
         accumulation.finish_vector(call, core, dst, on_true_tile, _MAXIMUM, reduce_cmd, results, reduce_res)
     return issued

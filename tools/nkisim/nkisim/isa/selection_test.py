@@ -71,6 +71,38 @@ def test_elements_that_were_not_chosen_stay_unwritten():
         values(lambda o, a, m: nisa.tensor_copy_predicated(o, a, m), [x, mask], Tile((4, 6)))
 
 
+@pytest.mark.parametrize(
+    "select",
+    [
+        lambda o, t, m: (nisa.memset(o, 0.0), nisa.tensor_copy_predicated(o, t, m)),
+        lambda o, t, m: nisa.select_reduce(o, m, t, 0.0),
+        lambda o, t, m: nisa.affine_select(o, [[-1, 6]], 0, t, 0.0, nl.greater, 2),
+        lambda o, t, m: nisa.range_select(o, t, nl.less, nl.less, *[_column(2.0)] * 2),
+    ],
+)
+def test_elements_that_are_not_selected_need_not_be_written(select):
+    """Every one of these selects the first two elements."""
+    x, mask = normal(1, 6), np.array([[1, 1, 0, 0, 0, 0]], np.uint8)
+
+    def body(count):
+        def run(o, a, m):
+            tile = nl.ndarray((1, 6), nl.float32)
+            nisa.tensor_copy(tile[:, :count], a[:, :count])
+            select(o, tile, m)
+
+        return run
+
+    np.testing.assert_array_equal(values(body(2), [x, mask], Tile((1, 6)))[:, :2], x[:, :2])
+    with pytest.raises(UninitializedReadError, match=r"element \[0, 1\]"):
+        values(body(1), [x, mask], Tile((1, 6)))
+
+
+def _column(value):
+    tile = nl.ndarray((1, 1), nl.float32)
+    nisa.memset(tile, value)
+    return tile
+
+
 def test_copy_predicated_constraints():
     x, mask = normal(8, 4), flags(8, 4)
     cases = [
