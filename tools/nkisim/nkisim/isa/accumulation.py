@@ -47,6 +47,12 @@ def _lanes(data: NkiTensor) -> slice:
     return slice(data.start_partition, data.start_partition + data.shape[0])
 
 
+def require_command(call: str, command: Any) -> None:
+    """The command is a member of `nisa.reduce_cmd`."""
+    if not isinstance(command, ReduceCommand):
+        raise ArgumentError(f"{call}: reduce_cmd is {command!r}; accepted: a member of nisa.reduce_cmd")
+
+
 def accumulates(command: ReduceCommand) -> bool:
     """Whether the command reduces the instruction's results into the registers."""
     return command in _ACCUMULATING

@@ -31,8 +31,9 @@ def tensor_tensor(
 ) -> NkiInstruction:
     """`dst = data1 <op> data2`, element by element.
 
-    Arithmetic happens in fp32, except that 32-bit integers on GpSimd (the default for them) are exact and wrap. Bit
-    operators work on the bits of integers of one width; shifts are logical, also of signed types.
+    Arithmetic happens in fp32, except that 32-bit integers on GpSimd (the default for them) are exact and wrap, but
+    for `nl.power`, whose integer results are not documented. Bit operators work on the bits of integers of one width;
+    shifts are logical, also of signed types.
 
     Args:
         dst, data1, data2: tiles with as many partitions and elements per partition; the inputs not both in PSUM.
@@ -70,11 +71,16 @@ def _combine(call: str, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, oper
         x, y = (operands.bits(call, n, t, dst.shape) for n, t in (("data1", data1), ("data2", data2)))
         operands.write_bits(dst, apply(operator, x, y))
         return
-    if exact:
+    if exact and operator.name != "power":
         x, y = (memory.read(call, n, t).reshape(dst.shape) for n, t in (("data1", data1), ("data2", data2)))
+        results = apply(operator, x, y)
+        if results.dtype.kind in "iu":
+            operands.write_bits(dst, results.astype(np.uint32))
+            return
     else:
         x, y = (operands.shaped(call, n, t, dst.shape) for n, t in (("data1", data1), ("data2", data2)))
-    memory.write(dst, apply(operator, x, y))
+        results = apply(operator, x, y)
+    memory.write(dst, results)
 
 
 def _integers(*tensors: NkiTensor) -> bool:

@@ -75,6 +75,22 @@ def test_words_are_exact_by_default(op, dtype):
     assert ran.stream[0].engine is nisa.engine.gpsimd
 
 
+def test_words_of_both_signs_wrap_as_bits():
+    x, y = words(5, 9), words(5, 9, dtype=np.uint32)
+    for op in (nl.add, nl.subtract, nl.multiply):
+        result = values(lambda o, a, b, p=op: nisa.tensor_tensor(o, a, b, p), [x, y], Tile((5, 9), nl.int32))
+        exact = getattr(np, op.__name__)(x.astype(object), y.astype(object)) % (1 << 32)
+        np.testing.assert_array_equal(result.view(np.uint32), exact.astype(np.uint32))
+    result = values(lambda o, a, b: nisa.tensor_tensor(o, a, b, nl.less), [x, y], Tile((5, 9), nl.int32))
+    np.testing.assert_array_equal(result, x.astype(object) < y.astype(object))
+
+
+def test_power_of_words_is_that_of_fp32():
+    x, y = np.array([[2, 3, 2]], np.int32), np.array([[-1, 2, 40]], np.int32)
+    result = values(lambda o, a, b: nisa.tensor_tensor(o, a, b, nl.power), [x, y], Tile((1, 3), nl.int32))
+    np.testing.assert_array_equal(result, [[0, 9, (1 << 31) - 1]])
+
+
 def test_words_compare_exactly_on_gpsimd_and_in_fp32_on_vector():
     x = np.array([[(1 << 24) + 1]], np.int32)
     y = np.array([[1 << 24]], np.int32)

@@ -45,7 +45,7 @@ def tensor_reduce(
     operator = operands.operator_among(call, "op", op, _REDUCTIONS)
     try:
         first = axis if type(axis) is int and axis == len(data.shape) - 1 > 0 else _first_axis(call, axis, data)
-        key = (call, operator.name, dst.signature, data.signature, first, negate)
+        key = (call, operator.name, dst.signature, data.signature, first, bool(negate))
     except AttributeError:
         rules.require_tensors(call, dst=dst, data=data)
         raise

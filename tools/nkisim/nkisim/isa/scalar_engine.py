@@ -98,6 +98,7 @@ def _activate(
     if reduce_op is not None or reduce_cmd is not ReduceCommand.idle:
         reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
     scalars = operands.signatures(bias, scale, reduce_res)
+    accumulation.require_command(call, reduce_cmd)
     try:
         key = (call, function, dst.signature, data.signature, scalars, reduce_cmd)
     except AttributeError:
@@ -118,7 +119,8 @@ def _activate(
     if core.numerics:
         with np.errstate(all="ignore"):
             values = operands.shaped(call, "data", data, dst.shape)
-            values = values * operands.scalar(call, "scale", scale, values.ndim)
+            if isinstance(scale, NkiTensor) or scale != 1:
+                values = values * operands.scalar(call, "scale", scale, values.ndim)
             if bias is not None:
                 values = values + operands.scalar(call, "bias", bias, values.ndim)
             _warn_outside(call, core, function, values)
@@ -234,7 +236,8 @@ def activate2(
     stages = (_stage(call, "op0", op0), _stage(call, "op1", op1))
     reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS_OF_ACTIVATE2)
     scalars = operands.signatures(imm0, imm1, relu_param, reduce_res)
-    key = (call, function, dst.signature, data.signature, *scalars, stages, reverse0, reverse1, reduce_cmd)
+    accumulation.require_command(call, reduce_cmd)
+    key = (call, function, dst.signature, data.signature, *scalars, stages, bool(reverse0), bool(reverse1), reduce_cmd)
     if key not in core.checked:
         _check_tiles(call, core, dst, data)
         _check_stages(call, data, stages, imm0, imm1, reverse0, reverse1)

@@ -155,6 +155,9 @@ def test_activation_constraints():
         (ArgumentError, "reduce_op is None with", {"reduce_cmd": CMD.reset_reduce}),
         (ArgumentError, "reduce_op is nl.maximum; accepted: add", {"reduce_op": nl.maximum}),
         (ArgumentError, "reduce_cmd is .*load_reduce", {"reduce_op": nl.add, "reduce_cmd": CMD.load_reduce}),
+        (ArgumentError, "reduce_cmd is 3; accepted: a member", {"reduce_op": nl.add, "reduce_cmd": 3}),
+        (ArgumentError, r"reduce_cmd is \[\]", {"reduce_cmd": []}),
+        (ArgumentError, r"op is \[\]", {"op": []}),
         (ShapeError, "reduce_res .* accepted: one element", {"reduce_res": "wide", "reduce_cmd": CMD.reset}),
         (DtypeError, "reduce_res .* is int32", {"reduce_res": "words", "reduce_cmd": CMD.reset}),
     ]

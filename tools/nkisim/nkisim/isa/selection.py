@@ -106,6 +106,7 @@ def select_reduce(
     rules.require_tensors(call, dst=dst, predicate=predicate, on_true=on_true)
     operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
     tensors = (dst.signature, predicate.signature, on_true.signature)
+    accumulation.require_command(call, reduce_cmd)
     key = (call, *tensors, *operands.signatures(on_false, reduce_res), reduce_cmd)
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("on_true", on_true), ("predicate", predicate)):
@@ -171,8 +172,15 @@ def range_select(
     first = operands.operator_among(call, "comp_op0", comp_op0, _RANGE_COMPARISONS)
     second = operands.operator_among(call, "comp_op1", comp_op1, _RANGE_COMPARISONS)
     operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
+    if not isinstance(range_start, (int, np.integer)):
+        raise ArgumentError(
+            f"{call}: range_start is {range_start!r}; accepted: an integer known when the kernel is traced"
+        )
+    if not isinstance(on_false_value, (int, float, np.generic)) or np.float32(on_false_value) != np.float32(FP32_MIN):
+        raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: -3.4028235e+38, the lowest fp32")
     tensors = operands.signatures(dst, on_true_tile, bound0, bound1, reduce_res)
-    key = (call, tensors, reduce_cmd, range_start, type(range_start), on_false_value)
+    accumulation.require_command(call, reduce_cmd)
+    key = (call, tensors, reduce_cmd, range_start)
     if key not in core.checked:
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
@@ -181,7 +189,7 @@ def range_select(
         rules.dtype(call, "on_true_tile", on_true_tile, accumulation.FLOATS)
         for operand, bound in (("bound0", bound0), ("bound1", bound1)):
             operands.check_scalar(call, operand, bound, on_true_tile, (float32,))
-        _check_range(call, dst, range_start, on_false_value)
+        _check_range(call, dst, range_start)
         accumulation.check_vector(call, on_true_tile, reduce_cmd, _RANGE_COMMANDS, reduce_res)
         core.checked.add(key)
     reads = (on_true_tile.region, bound0.region, bound1.region)
@@ -198,11 +206,7 @@ def range_select(
     return issued
 
 
-def _check_range(call: str, dst: NkiTensor, start: Any, fill: Any) -> None:
-    if not isinstance(start, (int, np.integer)):
-        raise ArgumentError(f"{call}: range_start is {start!r}; accepted: an integer known when the kernel is traced")
+def _check_range(call: str, dst: NkiTensor, start: int) -> None:
     last = start + prod(dst.shape[1:]) - 1
     if start < -_EXACT_INDEX or last > _EXACT_INDEX:
         raise OutOfBoundsError(f"{call}: positions {start} to {last}; accepted: within 2^24, where fp32 is exact")
-    if not isinstance(fill, (int, float, np.generic)) or np.float32(fill) != np.float32(FP32_MIN):
-        raise ArgumentError(f"{call}: on_false_value is {fill!r}; accepted: -3.4028235e+38, the lowest fp32")

@@ -255,6 +255,8 @@ def test_range_select_constraints():
         (ArgumentError, "reduce_op is nl.add; accepted: maximum", {"reduce_op": nl.add}),
         (ArgumentError, "on_false_value is 0.0; accepted: -3.4028235", {"on_false_value": 0.0}),
         (ArgumentError, "range_start is 1.5", {"range_start": 1.5}),
+        (ArgumentError, r"range_start is \[1\]", {"range_start": [1]}),
+        (ArgumentError, "on_false_value is None", {"on_false_value": None}),
         (OutOfBoundsError, "accepted: within 2\\^24", {"range_start": 1 << 24}),
         (DtypeError, "bound0 .* is int32; accepted: float32", {"bound0": Tile((8, 1), nl.int32)}),
         (ShapeError, "bound1 .* one element per partition", {"bound1": Tile((8, 2))}),

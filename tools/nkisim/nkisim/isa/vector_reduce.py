@@ -54,6 +54,7 @@ def exponential(
     core = machine.core(call)
     rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
     rules.require_tensors(call, dst=dst, src=src)
+    accumulation.require_command(call, reduce_cmd)
     key = (call, *operands.signatures(dst, src, max_value, reduce_res, reduce_init), reduce_cmd)
     if key not in core.checked:
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
@@ -115,6 +116,7 @@ def tensor_scalar_reduce(
     reduction = operands.operator_among(call, "reduce_op", reduce_op, _REDUCTIONS)
     if reverse0:
         raise ArgumentError(f"{call}: reverse0 is {reverse0!r}; accepted: False, the instruction cannot swap its sides")
+    accumulation.require_command(call, reduce_cmd)
     key = (call, operator.name, *operands.signatures(dst, data, operand0, reduce_res, reduce_init), reduce_cmd)
     if key not in core.checked:
         rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
@@ -168,6 +170,7 @@ def tensor_scalar_cumulative(
     rules.require_tensors(call, dst=dst, src=src)
     operator = operands.operator(call, "op0", op0, ("arithmetic",))
     reduction = operands.operator_among(call, "op1", op1, _SCANS)
+    accumulation.require_command(call, reduce_cmd)
     key = (call, *operands.signatures(dst, src, imm0, imm1), reduce_cmd)
     if key not in core.checked:
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
