@@ -7,10 +7,12 @@ counted in bytes per partition, PSUM in whole banks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
+from common.tiling import round_up
 from nkisim.enums import MemoryRegion
 from nkisim.errors import CapacityError, OverlapError
 from nkisim.record import Record
@@ -40,11 +42,6 @@ class _Life:
     amount: int
 
 
-def banks(allocation: Allocation, hardware: Hardware) -> int:
-    """PSUM banks that a tensor occupies; no two tensors share one."""
-    return -(-allocation.row_bytes // hardware.psum_bank_bytes)
-
-
 def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
     """Checks a finished run and reports its peaks.
 
@@ -53,11 +50,34 @@ def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
         OverlapError: two tensors at overlapping addresses are live at once.
     """
     lives = _lives(stream)
-    sbuf = _peak(_select(lives, SBUF, lambda a: a.row_bytes), "SBUF", "bytes per partition",
-                 hardware.sbuf_usable_bytes_per_partition, 1)  # fmt: skip
-    psum = _peak(_select(lives, PSUM, lambda a: banks(a, hardware)), "PSUM", "banks",
-                 hardware.psum_banks, hardware.psum_bank_bytes)  # fmt: skip
-    return MemoryReport(sbuf, psum)
+    sbuf = _peak(lives, _sbuf(hardware))
+    psum = _peak(lives, _psum(hardware))
+    return MemoryReport(sbuf, psum // hardware.psum_bank_bytes)
+
+
+@dataclass(frozen=True)
+class _Memory:
+    """How a memory is counted: in granules, below a limit; messages count in units."""
+
+    name: str
+    region: MemoryRegion
+    limit_bytes: int
+    granule_bytes: int
+    unit: str
+    unit_bytes: int
+
+
+def _sbuf(hardware: Hardware) -> _Memory:
+    """SBUF is given out in the ledger's alignment."""
+    return _Memory(
+        "SBUF", SBUF, hardware.sbuf_usable_bytes_per_partition, SBUF_ALIGNMENT_BYTES, "bytes per partition", 1
+    )
+
+
+def _psum(hardware: Hardware) -> _Memory:
+    """PSUM is given out in banks; no two tensors without an address share one."""
+    bank = hardware.psum_bank_bytes
+    return _Memory("PSUM", PSUM, hardware.psum_bytes_per_partition, bank, "banks", bank)
 
 
 def _lives(stream: list[Record]) -> dict[int, tuple[Allocation, int, int]]:
@@ -74,22 +94,20 @@ def _lives(stream: list[Record]) -> dict[int, tuple[Allocation, int, int]]:
     return lives
 
 
-def _select(
-    lives: dict[int, tuple[Allocation, int, int]], buffer: MemoryRegion, amount: Callable[[Allocation], int]
-) -> list[_Life]:
-    return [_Life(a, first, last, amount(a)) for a, first, last in lives.values() if a.buffer is buffer]
-
-
-def _peak(lives: list[_Life], memory: str, unit: str, limit: int, granule_bytes: int) -> int:
-    placed = [life for life in lives if life.allocation.address is not None]
+def _peak(lives: dict[int, tuple[Allocation, int, int]], memory: _Memory) -> int:
+    """Most bytes in use at once, in whole granules."""
+    here = [
+        _Life(allocation, first, last, round_up(allocation.row_bytes, memory.granule_bytes))
+        for allocation, first, last in lives.values()
+        if allocation.buffer is memory.region
+    ]
+    placed = [life for life in here if life.allocation.address is not None]
     _check_overlaps(placed, memory)
-    footprint = _footprint(placed, granule_bytes)
-    free = [life for life in lives if life.allocation.address is None]
-    peak, live = _largest_together(free)
-    total = footprint + peak
-    if total > limit:
-        raise CapacityError(_refusal(memory, unit, limit, total, footprint, live))
-    return total
+    footprint = _footprint(placed, memory.granule_bytes)
+    peak, live = _largest_together([life for life in here if life.allocation.address is None])
+    if footprint + peak > memory.limit_bytes:
+        raise CapacityError(_refusal(memory, footprint + peak, footprint, live))
+    return footprint + peak
 
 
 def _row_span(allocation: Allocation) -> tuple[int, int]:
@@ -99,16 +117,16 @@ def _row_span(allocation: Allocation) -> tuple[int, int]:
 
 
 def _footprint(placed: Iterable[_Life], granule_bytes: int) -> int:
-    """Granules (bytes of SBUF, banks of PSUM) that tensors with an address touch."""
+    """Bytes, in whole granules, that tensors with an address touch."""
     total = reached = 0
     for start, stop in sorted(_row_span(life.allocation) for life in placed):
         first, end = start // granule_bytes, -(-stop // granule_bytes)
         total += max(0, end - max(first, reached))
         reached = max(reached, end)
-    return total
+    return total * granule_bytes
 
 
-def _check_overlaps(placed: list[_Life], memory: str) -> None:
+def _check_overlaps(placed: list[_Life], memory: _Memory) -> None:
     active: list[_Life] = []
     for life in sorted(placed, key=lambda item: item.first):
         active = [other for other in active if other.last >= life.first]
@@ -119,7 +137,7 @@ def _check_overlaps(placed: list[_Life], memory: str) -> None:
             other_low, other_high = _partitions(other.allocation)
             if start < other_stop and other_start < stop and low < other_high and other_low < high:
                 raise OverlapError(
-                    f"{memory}: {_describe(other.allocation)} and {_describe(life.allocation)} overlap, "
+                    f"{memory.name}: {_describe(other.allocation)} and {_describe(life.allocation)} overlap, "
                     f"and the first is still used after the second is written"
                 )
         active.append(life)
@@ -143,12 +161,16 @@ def _largest_together(lives: list[_Life]) -> tuple[int, list[_Life]]:
     return peak, [life for life in lives if life.first <= when <= life.last]
 
 
-def _refusal(memory: str, unit: str, limit: int, total: int, footprint: int, live: list[_Life]) -> str:
-    largest = sorted(live, key=lambda life: -life.amount)
-    lines = [f"{memory}: {total} {unit} live at once; accepted: at most {limit}. Live at the peak:"]
+def _refusal(memory: _Memory, total: int, footprint: int, live: list[_Life]) -> str:
+    unit_bytes = memory.unit_bytes
+    lines = [
+        f"{memory.name}: {total // unit_bytes} {memory.unit} live at once; "
+        f"accepted: at most {memory.limit_bytes // unit_bytes}. Live at the peak:"
+    ]
     if footprint:
-        lines.append(f"  {footprint:>8} at fixed addresses")
-    lines += [f"  {life.amount:>8} {_describe(life.allocation)}" for life in largest]
+        lines.append(f"  {footprint // unit_bytes:>8} at fixed addresses")
+    for life in sorted(live, key=lambda life: -life.amount):
+        lines.append(f"  {life.amount // unit_bytes:>8} {_describe(life.allocation)}")
     return "\n".join(lines)
 
 
