@@ -1,0 +1,51 @@
+"""What the attention kernel is told: sizes, schedule and addresses, in a class that the NKI language knows."""
+
+from dataclasses import dataclass
+
+from nki.language import NKIObject
+
+P_MAX = 128
+"""Partitions; keys of a key tile, features of a latent tile."""
+
+BANK_BYTES = 2048
+"""A PSUM bank, per partition."""
+
+KEY_MAJOR_BUFFERS = 2
+"""Rotating buffers of feature-major keys: one token's are made while the one before is multiplied."""
+
+CURRENT_BUFFERS = 2
+"""Rotating buffers of the current token's row."""
+
+WEIGHT_BUFFERS = 2
+"""Rotating buffers of streamed tail weights."""
+
+MASKED_SCORE = -3.0e38
+"""Score of a key that is not seen: finite, and far enough below any other that its weight is exactly 0."""
+
+
+@dataclass(frozen=True)
+class AttentionConfig(NKIObject):
+    """Everything `mla_decode_attention` needs beside its tensors.
+
+    Attributes:
+        n_tokens, n_heads, n_prior: sizes of the step.
+        kv_lora_rank, rope, v_head_dim, hidden: widths.
+        softmax_scale: applied to the scores.
+        group_tokens: tokens that share one softmax.
+        key_buffers: rotating token-major key buffers; at least group_tokens.
+        pass_columns: columns of `hidden` accumulated at once by the o-projection.
+        addresses: first byte of each SBUF buffer in its partitions, by name.
+    """
+
+    n_tokens: int
+    n_heads: int
+    n_prior: int
+    kv_lora_rank: int
+    rope: int
+    v_head_dim: int
+    hidden: int
+    softmax_scale: float
+    group_tokens: int
+    key_buffers: int
+    pass_columns: int
+    addresses: dict[str, int]

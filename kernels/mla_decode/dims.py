@@ -1,0 +1,66 @@
+"""Sizes of one decode step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from common.tiling import ceil_div
+from kernels.mla_decode.config import BANK_BYTES, P_MAX
+
+BANK_FP32 = BANK_BYTES // 4
+
+
+@dataclass(frozen=True)
+class Dims:
+    """Sizes of a step: tokens and heads of this rank, selected keys, and widths.
+
+    Attributes:
+        n_tokens, n_heads: 1 to 128.
+        n_prior: selected keys per token, from 1.
+        kv_lora_rank: width of a cache row's latent field, a multiple of 128 up to a PSUM bank's 512 fp32.
+        rope: width of its positional field, even, up to 128.
+        v_head_dim: up to 128.
+        hidden: what the o-projection emits.
+        itemsize: bytes of an element of the cache and the weights, 2 (bf16) or 4 (fp32).
+    """
+
+    n_tokens: int
+    n_heads: int
+    n_prior: int
+    kv_lora_rank: int = 512
+    rope: int = 64
+    v_head_dim: int = 128
+    hidden: int = 7168
+    itemsize: int = 2
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+                raise ValueError(f"{field.name} is {value!r}; accepted: an integer from 1")
+        for name in ("n_tokens", "n_heads", "rope", "v_head_dim"):
+            if getattr(self, name) > P_MAX:
+                raise ValueError(f"{name} is {getattr(self, name)}; accepted: up to {P_MAX}")
+        if self.rope % 2:
+            raise ValueError(f"rope is {self.rope}; accepted: an even number")
+        if self.kv_lora_rank % P_MAX or self.kv_lora_rank > BANK_FP32:
+            raise ValueError(
+                f"kv_lora_rank is {self.kv_lora_rank}; accepted: a multiple of {P_MAX} up to {BANK_FP32}, a PSUM bank"
+            )
+        if self.itemsize not in (2, 4):
+            raise ValueError(f"itemsize is {self.itemsize}; accepted: 2 (bfloat16) or 4 (float32)")
+
+    @property
+    def key_tiles(self) -> int:
+        """Key tiles of the prior."""
+        return ceil_div(self.n_prior, P_MAX)
+
+    @property
+    def latent_tiles(self) -> int:
+        """Tiles of 128 latent features."""
+        return self.kv_lora_rank // P_MAX
+
+    @property
+    def row_width(self) -> int:
+        """Elements of a cache row."""
+        return self.rope + self.kv_lora_rank

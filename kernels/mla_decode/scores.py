@@ -1,0 +1,118 @@
+"""Feature-major keys and key-major scores of one token."""
+
+import nki.isa as nisa
+import nki.language as nl
+from kernels.mla_decode.buffers import Buffers, bank
+from kernels.mla_decode.config import BANK_BYTES, KEY_MAJOR_BUFFERS, MASKED_SCORE, P_MAX, AttentionConfig
+from kernels.mla_decode.gather import feature_columns
+from kernels.mla_decode.tiling import count_tiles, latent_tiles, prior_tiles
+from nki.language import NkiTensor
+
+TRANSPOSE_BANKS = (0, 1)
+"""PSUM banks that transposed key tiles take in turn."""
+
+SCORE_BANKS = (2, 3)
+"""PSUM banks that scores take in turn."""
+
+FP32_BYTES = 4
+
+
+def make_features(config: AttentionConfig, buffers: Buffers, rows: NkiTensor, token: int) -> NkiTensor:
+    """Transposes a token's keys on the Tensor Engine, as many key tiles side by side as a PSUM bank holds.
+
+    features[f, part, 128 tile + p] = rows[p, tile, column f of feature tile part]
+
+    Evictions alternate between Vector and Scalar, so that neither is the bottleneck.
+    """
+    tiles = prior_tiles(config)
+    itemsize = 2 if rows.dtype == nl.bfloat16 else FP32_BYTES
+    per_bank = BANK_BYTES // (P_MAX * itemsize)
+    features = buffers.features[token % KEY_MAJOR_BUFFERS]
+    evictions = 0
+    for part in range(latent_tiles(config) + 1):
+        first, height = feature_columns(config, part)
+        for start in range(0, tiles, per_bank):
+            stop = min(start + per_bank, tiles)
+            number = TRANSPOSE_BANKS[evictions % len(TRANSPOSE_BANKS)]
+            spread = bank(number, (P_MAX, (stop - start) * P_MAX), rows.dtype)[0:height, :]
+            for tile in range(start, stop):
+                column = (tile - start) * P_MAX
+                nisa.nc_transpose(
+                    dst=spread[:, column : column + P_MAX],
+                    data=rows[:, tile, first : first + height],
+                    engine=nisa.engine.tensor,
+                )
+            evict = nisa.engine.vector if evictions % 2 == 0 else nisa.engine.scalar
+            target = features[0:height, part, start * P_MAX : stop * P_MAX]
+            nisa.tensor_copy(dst=target, src=spread, engine=evict)
+            evictions += 1
+    return features
+
+
+def score(
+    config: AttentionConfig,
+    buffers: Buffers,
+    features: NkiTensor,
+    q_absorbed: NkiTensor,
+    q_pe: NkiTensor,
+    token: int,
+    slot: int,
+) -> None:
+    """Scores one token's keys, keys on partitions, and keeps those it sees.
+
+    scores[p, slot, tile, h] = sum_f features[f, :, 128 tile + p] * q[f, :, h] where keep, else MASKED_SCORE
+
+    The mask is a select: what is masked may be garbage of any size, or NaN.
+    """
+    tiles, heads = prior_tiles(config), config.n_heads
+    scores = buffers.scores[:, slot, :, :]
+    nisa.memset(dst=scores, value=MASKED_SCORE, engine=nisa.engine.gpsimd)
+    per_bank = max(1, BANK_BYTES // FP32_BYTES // heads)
+    for chunk in range(count_tiles(tiles, per_bank)):
+        first = chunk * per_bank
+        count = min(per_bank, tiles - first)
+        spread = bank(SCORE_BANKS[chunk % len(SCORE_BANKS)], (P_MAX, count, heads), nl.float32)
+        for tile in range(first, first + count):
+            keys = slice_of_tile(features, tile)
+            multiply_features(config, spread[:, tile - first, :], keys, q_absorbed, q_pe, token)
+        keep = buffers.keep[:, token, first : first + count]
+        nisa.tensor_copy_predicated(
+            dst=scores[:, first : first + count, :],
+            src=spread,
+            predicate=keep.expand_dim(2).broadcast(2, heads),
+        )
+    own = bank(SCORE_BANKS[0], (1, heads), nl.float32)
+    own_features = []
+    for part in range(latent_tiles(config) + 1):
+        height = feature_columns(config, part)[1]
+        own_features.append(buffers.current_features[0:height, part, token : token + 1])
+    multiply_features(config, own, own_features, q_absorbed, q_pe, token)
+    nisa.tensor_copy(dst=scores[0:1, tiles, :], src=own, engine=nisa.engine.vector)
+
+
+def slice_of_tile(features: NkiTensor, tile: int) -> list[NkiTensor]:
+    """Feature tiles of one key tile, each [128, 128 keys]."""
+    parts = []
+    for part in range(features.shape[1]):
+        parts.append(features[:, part, tile * P_MAX : (tile + 1) * P_MAX])
+    return parts
+
+
+def multiply_features(
+    config: AttentionConfig,
+    target: NkiTensor,
+    keys: list[NkiTensor],
+    q_absorbed: NkiTensor,
+    q_pe: NkiTensor,
+    token: int,
+) -> None:
+    """target[key, h] = sum over feature tiles of keys[part][f, key] * q[f, part, h]"""
+    latents = latent_tiles(config)
+    for part in range(latents):
+        nisa.nc_matmul(dst=target, stationary=keys[part], moving=q_absorbed[:, part, token, :], accumulate=part > 0)
+    nisa.nc_matmul(
+        dst=target,
+        stationary=keys[latents][0 : config.rope, :],
+        moving=q_pe[0 : config.rope, token, :],
+        accumulate=True,
+    )

@@ -1,0 +1,26 @@
+"""Sizes that follow from a configuration."""
+
+from kernels.mla_decode.config import P_MAX, AttentionConfig
+
+
+def count_tiles(extent: int, size: int) -> int:
+    """Tiles of `size` that cover `extent`."""
+    return (extent + size - 1) // size
+
+
+def prior_tiles(config: AttentionConfig) -> int:
+    """Key tiles of the selected prior; the last one may be ragged."""
+    return count_tiles(config.n_prior, P_MAX)
+
+
+def latent_tiles(config: AttentionConfig) -> int:
+    """Tiles of 128 latent features."""
+    return config.kv_lora_rank // P_MAX
+
+
+def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:
+    """First token and number of tokens of each softmax group."""
+    ranges = []
+    for first in range(0, config.n_tokens, config.group_tokens):
+        ranges.append((first, min(config.group_tokens, config.n_tokens - first)))
+    return ranges

@@ -1,0 +1,58 @@
+"""The weighted sum of one token's keys."""
+
+import nki.isa as nisa
+import nki.language as nl
+from kernels.mla_decode.buffers import Buffers, bank
+from kernels.mla_decode.config import CURRENT_BUFFERS, P_MAX, AttentionConfig
+from kernels.mla_decode.tiling import latent_tiles, prior_tiles
+from nki.language import NkiTensor
+
+SUM_BANKS = (5, 6)
+"""PSUM banks that weighted sums take in turn."""
+
+LATENT_BANK = 7
+"""PSUM bank of a denominator, then of the transposed output."""
+
+
+def weighted_sum(
+    config: AttentionConfig, buffers: Buffers, rows: NkiTensor, kv_row_cur: NkiTensor, token: int, slot: int
+) -> None:
+    """One token's attention output in the latent space, feature-major.
+
+    latent[h, c] = sum over keys of weights * latent part of its row / sum over keys of weights
+    latent_features[f, part, h, token] = latent[h, 128 part + f]
+
+    The token-major rows are what the gather brought: the weights, keys on partitions, are stationary over them.
+    """
+    tiles, heads = prior_tiles(config), config.n_heads
+    first, stop = config.rope, config.rope + config.kv_lora_rank
+    current = buffers.current[token % CURRENT_BUFFERS]
+    nisa.dma_copy(dst=current, src=kv_row_cur[token : token + 1, :])
+    total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)
+    for tile in range(tiles):
+        nisa.nc_matmul(
+            dst=total,
+            stationary=buffers.weights[:, slot, tile, :],
+            moving=rows[:, tile, first:stop],
+            accumulate=tile > 0,
+        )
+    nisa.nc_matmul(
+        dst=total,
+        stationary=buffers.weights[0:1, slot, tiles, :],
+        moving=current[:, first:stop],
+        accumulate=True,
+    )
+    denominator = bank(LATENT_BANK, (heads, 1), nl.float32)
+    nisa.nc_matmul(
+        dst=denominator, stationary=buffers.partial[:, slot, :], moving=buffers.ones[:, 0:1], accumulate=False
+    )
+    nisa.reciprocal(dst=buffers.inverse_sum, data=denominator)
+    nisa.tensor_scalar(dst=buffers.latent, data=total, op0=nl.multiply, operand0=buffers.inverse_sum)
+    turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), buffers.latent.dtype)
+    for part in range(latent_tiles(config)):
+        nisa.nc_transpose(
+            dst=turned[:, part, :],
+            data=buffers.latent[:, part * P_MAX : (part + 1) * P_MAX],
+            engine=nisa.engine.tensor,
+        )
+    nisa.tensor_copy(dst=buffers.latent_features[:, :, :, token], src=turned, engine=nisa.engine.vector)
