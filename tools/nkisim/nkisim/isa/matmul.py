@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from math import prod
 from typing import Any
 
@@ -13,8 +14,10 @@ from nkisim.enums import matmul_perf_mode as PerfMode
 from nkisim.errors import ArgumentError, DtypeError, NotSimulatedError, ShapeError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import products, rules, transpose
+from nkisim.numerics import product
 from nkisim.tensor import NkiTensor
 
+_TENSOR = Engine.tensor
 _FP8 = (dtypes.float8_e4m3, dtypes.float8_e5m2, dtypes.float8_e4m3fn)
 _WIDE = (dtypes.float32, dtypes.tfloat32)
 _INDIRECT = (*_FP8, dtypes.bfloat16, dtypes.float16)
@@ -65,7 +68,7 @@ def nc_matmul(
         key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate,
             tile_position and tuple(tile_position), tile_size and tuple(tile_size), perf_mode,
-            products.first_byte_in_bank(dst, core.hardware),
+            core.hardware.supports_mx or products.first_byte_in_bank(dst, core.hardware),
         )  # fmt: skip
         passed = key in core.checked
     except (AttributeError, TypeError):
@@ -79,7 +82,7 @@ def nc_matmul(
         core.checked.add(key)
     detail = "transpose" if is_transpose else mode.value
     issued = core.emit(
-        "nc_matmul", Engine.tensor, (dst.region,), (stationary.region, moving.region), name, (detail, accumulate)
+        "nc_matmul", _TENSOR, (dst.region,), (stationary.region, moving.region), name, (detail, accumulate)
     )
     if core.numerics:
         if is_transpose:
@@ -92,7 +95,7 @@ def nc_matmul(
                 _check_onezero(call, "stationary", stationary, left)
             if is_moving_onezero:
                 _check_onezero(call, "moving", moving, right)
-            products.store(call, core, dst, left, right, accumulate)
+            products.store(call, core, dst, functools.partial(product.accumulate, left, right), accumulate)
     return issued
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -12,9 +14,10 @@ from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, PartitionError, ShapeError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import products, rules
-from nkisim.numerics import decode
+from nkisim.numerics import bf16_product, decode, product
 from nkisim.tensor import NkiTensor
 
+_TENSOR = Engine.tensor
 _SCALE_OFFSETS = (0, 4, 8, 12)
 _SCALE_ROWS = decode.QUADRANT // decode.GROUP_PARTITIONS
 
@@ -49,7 +52,8 @@ def nc_matmul_mx(
     """
     call = "nisa.nc_matmul_mx"
     core = machine.core(call)
-    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+    if not core.hardware.supports_mx:
+        rules.generation(call, core.hardware, False, "trn3")
     try:
         key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
@@ -74,11 +78,10 @@ def nc_matmul_mx(
         products.check_accumulate(call, accumulate)
         core.checked.add(key)
     reads = (stationary.region, moving.region, stationary_scale.region, moving_scale.region)
-    issued = core.emit("nc_matmul_mx", Engine.tensor, (dst.region,), reads, name, accumulate)
+    issued = core.emit("nc_matmul_mx", _TENSOR, (dst.region,), reads, name, accumulate)
     if core.numerics:
-        left = _scaled(call, core, "stationary", stationary, stationary_scale)
-        right = _scaled(call, core, "moving", moving, moving_scale)
-        products.store(call, core, dst, left, right, accumulate)
+        multiply = _multiplier(call, core, (stationary, stationary_scale), (moving, moving_scale))
+        products.store(call, core, dst, multiply, accumulate)
     return issued
 
 
@@ -150,20 +153,38 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
     return [scale[start : start + _SCALE_ROWS] for start in range(0, partitions, decode.QUADRANT)]
 
 
-def _scaled(call: str, core: machine.Core, operand: str, data: NkiTensor, scale: NkiTensor) -> np.ndarray:
-    """The operand as an fp32 matrix, its block scales applied; kept until its data or its scales are overwritten."""
+def _multiplier(
+    call: str, core: machine.Core, stationary: tuple[NkiTensor, NkiTensor], moving: tuple[NkiTensor, NkiTensor]
+) -> Callable[[np.ndarray, bool], None]:
+    """Multiplies two operands, each (data, scale): in bf16 where that is possible and exact, else in fp32."""
+    if bf16_product.available():
+        left = _kept(call, core, "stationary", *stationary, bf16_product.stationary)
+        right = _kept(call, core, "moving", *moving, bf16_product.moving)
+        if left.size and right.size:
+            return functools.partial(bf16_product.accumulate, left, right)
+    left = _kept(call, core, "stationary", *stationary, decode.scaled)
+    right = _kept(call, core, "moving", *moving, decode.scaled)
+    return functools.partial(product.accumulate, left, right)
+
+
+def _kept(
+    call: str, core: machine.Core, operand: str, data: NkiTensor, scale: NkiTensor, form: Callable[..., np.ndarray]
+) -> np.ndarray:
+    """The operand with its scales applied, in one form; kept until its data or its scales are overwritten."""
     data, scale = memory.settled(call, operand, data), memory.settled(call, f"{operand}_scale", scale)
     if data.indirection is not None:
-        return _decoded(call, operand, data, _exponents(call, operand, scale, data.shape[0]))
+        words = memory.read(call, operand, data)
+        return form(words, data.dtype, _exponents(call, operand, scale, data.shape[0]))
     scale_key = (scale.offset, scale.shape, scale.strides, scale.dtype)
     exponents = core.decoded.get(scale.storage.decoded, scale_key)
     if exponents is None:
         exponents = _exponents(call, operand, scale, data.shape[0])
         core.decoded.put(scale.storage.decoded, scale_key, exponents)
-    key = (data.offset, data.shape, data.strides, data.dtype, scale_key)
+    key = (data.offset, data.shape, data.strides, data.dtype, scale_key, form)
     matrix = core.decoded.get(data.storage.decoded, key, exponents)
     if matrix is None:
-        matrix = _decoded(call, operand, data, exponents)
+        words = memory.read(call, operand, data)
+        matrix = form(words.reshape(len(words), -1), data.dtype, exponents)
         core.decoded.put(data.storage.decoded, key, matrix, exponents)
     return matrix
 
@@ -176,8 +197,3 @@ def _exponents(call: str, operand: str, scale: NkiTensor, partitions: int) -> np
     else:
         rows = [memory.read(call, f"{operand}_scale", row) for row in scale_rows(scale, partitions)]
     return np.concatenate([row.view(np.uint8).reshape(_SCALE_ROWS, -1) for row in rows])
-
-
-def _decoded(call: str, operand: str, data: NkiTensor, exponents: np.ndarray) -> np.ndarray:
-    words = memory.read(call, operand, data)
-    return decode.apply_scales(decode.lanes(words.reshape(len(words), -1), data.dtype), exponents)

@@ -7,6 +7,7 @@ and so are several groups in one bank, as long as their elements differ.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -17,7 +18,7 @@ from nkisim import indirect, machine, memory
 from nkisim.dtypes import DType, bfloat16, float32
 from nkisim.errors import AccumulationError, ArgumentError, PartitionError, ShapeError
 from nkisim.isa import rules
-from nkisim.numerics import decode, product
+from nkisim.numerics import decode
 from nkisim.tensor import NkiTensor
 
 _ROW_SIZES = (32, 64, 128)
@@ -170,23 +171,27 @@ def _pair(call: str, parameter: str, value: Any) -> tuple[int, int]:
 
 
 def store(
-    call: str, core: machine.Core, dst: NkiTensor, left: np.ndarray, right: np.ndarray, accumulate: bool | None
+    call: str,
+    core: machine.Core,
+    dst: NkiTensor,
+    multiply: Callable[[np.ndarray, bool], None],
+    accumulate: bool | None,
 ) -> None:
-    """dst (+)= left.T @ right, summed in fp32; a bf16 dst is read as fp32, added to and rounded once.
+    """Adds a product to dst or puts it there; a bf16 dst is read as fp32, added to and rounded once.
 
     Args:
-        left, right: fp32 [contraction, rows] and [contraction, columns].
+        multiply: writes the product to an fp32 array (rows, columns), or with True adds it to what is there.
         accumulate: as the instruction has it; None adds where dst was written before.
     """
     dst = memory.settled(call, "dst", dst)
     onto = _accumulates(call, core, dst, accumulate)
     if dst.dtype is float32 and len(dst.shape) == 2 and dst.indirection is None:
-        product.accumulate(memory.destination(dst), left, right, onto=onto)
+        multiply(memory.destination(dst), onto)
         dst.storage.mark_written(dst.region)
         dst.storage.clear_foreign(dst.region)
         return
-    total = np.empty((left.shape[1], right.shape[1]), np.float32)
-    product.accumulate(total, left, right, onto=False)
+    total = np.empty((dst.shape[0], prod(dst.shape[1:])), np.float32)
+    multiply(total, False)
     if onto:
         total += memory.read_fp32(call, "dst", dst).reshape(total.shape)
     memory.write_product(dst, total)

@@ -31,8 +31,8 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
         src: fp16 or bf16 tile in SBUF, (P, F): P a multiple of 32 up to 128, F of 4.
         dst_scale: e8m0 (or uint8) tile in SBUF with F / 4 columns. The scales of a quadrant of 32 partitions go to 4
             partitions of the same quadrant, 0, 4, 8 or 12 into it; the tile spans all quadrants of src. Its other
-            partitions keep what they hold (NaN where nothing was written) but count as written, since kernels move
-            such tiles as a whole.
+            partitions keep what they hold; where nothing was written that is zero afterwards, as the public library
+            describes the layout, whose kernels move such tiles as a whole.
 
     Raises:
         TargetError, WrongBufferError, DtypeError, ShapeError, PartitionError, UninitializedReadError.
@@ -55,10 +55,17 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
         values = memory.read_fp32(call, "src", src)
         words, scales = mx.quantize(values.reshape(len(values), -1), dst.dtype)
         memory.write(dst, words)
+        _pad(dst_scale)
         for row, of_quadrant in zip(rows, np.split(scales, len(rows)), strict=True):
             memory.write(row, of_quadrant.view(row.dtype.storage))
-        dst_scale.storage.mark_written(dst_scale.region)
     return issued
+
+
+def _pad(dst_scale: NkiTensor) -> None:
+    target, unwritten = memory.destination(dst_scale), dst_scale.storage.flags(dst_scale.region)
+    if unwritten is not None:
+        target.view(np.uint8)[unwritten] = 0
+        dst_scale.storage.mark_written(dst_scale.region)
 
 
 def _check(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor) -> None:

@@ -34,7 +34,8 @@ def nc_transpose(
     call = "nisa.nc_transpose"
     core = machine.core(call)
     try:
-        key = (call, dst.signature, data.signature, engine, products.first_byte_in_bank(dst, core.hardware))
+        place = core.hardware.supports_mx or products.first_byte_in_bank(dst, core.hardware)
+        key = (call, dst.signature, data.signature, engine, place)
     except AttributeError:
         rules.require_tensors(call, dst=dst, data=data)
         raise

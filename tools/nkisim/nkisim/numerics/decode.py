@@ -16,13 +16,13 @@ QUADRANT = 32
 NEUTRAL_SCALE = 127
 
 
-def _nibbles() -> np.ndarray:
-    """fp32 values of the two fp4 numbers in each byte, the low one first."""
+def nibbles() -> np.ndarray:
+    """fp32 values of the two fp4 numbers in each byte, the low one first: [256, 2]."""
     codes = np.arange(256, dtype=np.uint8)
     return np.stack([codes & 0xF, codes >> 4], axis=-1).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
 
 
-_NIBBLES = _nibbles()
+_NIBBLES = nibbles()
 
 
 def lanes(words: np.ndarray, kind: DType) -> np.ndarray:
@@ -52,6 +52,11 @@ def matrix(values: np.ndarray, halves: int) -> np.ndarray:
     partitions = len(values)
     flat = cast.to_fp32(values).reshape(partitions, halves, -1)
     return np.ascontiguousarray(flat.transpose(1, 0, 2)).reshape(halves * partitions, -1)
+
+
+def scaled(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndarray:
+    """Packed words [partitions, free] with their scales as an fp32 matrix [4 * partitions, free]."""
+    return apply_scales(lanes(words, kind), exponents)
 
 
 def apply_scales(decoded: np.ndarray, exponents: np.ndarray) -> np.ndarray:

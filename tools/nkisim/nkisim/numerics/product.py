@@ -6,12 +6,12 @@ import numpy as np
 import torch
 
 
-def accumulate(target: np.ndarray, stationary: np.ndarray, moving: np.ndarray, *, onto: bool) -> None:
+def accumulate(stationary: np.ndarray, moving: np.ndarray, target: np.ndarray, onto: bool) -> None:
     """`target = stationary.T @ moving`, or `target +=` that.
 
     Args:
-        target: fp32 [M, N], written in place.
         stationary: fp32 [K, M]; moving: fp32 [K, N].
+        target: fp32 [M, N], written in place.
         onto: add to what is there.
     """
     result = torch.from_numpy(target)

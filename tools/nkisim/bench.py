@@ -1,0 +1,160 @@
+"""Speed of the simulator against plain torch and plain Python, measured in one run.
+
+    bazel run //tools/nkisim:bench
+    bazel run //tools/nkisim:bench -- --threads 1 --repeat 5
+
+Two ratios, each with the limit that it is held to:
+  projection   an MX projection of 1024 tokens, 5120 inputs and 3840 outputs with numerics, against `torch.matmul` in
+               fp32 of the same matrices on as many threads; 0.7 where bf16 dot products are used, else 1.3.
+  instruction  one nc_matmul_mx without numerics, against a call of an empty Python function; 40.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import torch
+
+import nki.isa as nisa
+import nki.language as nl
+from nki.language import NkiTensor
+from nkisim import Options, run
+from nkisim.numerics import bf16_product
+
+TOKENS, INPUTS, OUTPUTS = 1024, 5120, 3840
+K_TILE, N_TILE = 128, 512
+PROJECTION_LIMIT_BF16, PROJECTION_LIMIT_FP32, INSTRUCTION_LIMIT = 0.7, 1.3, 40.0
+CALLS = 20_000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A measured time over a reference's, and the most it may be."""
+
+    name: str
+    measured_s: float
+    reference_s: float
+    limit: float
+
+    @property
+    def value(self) -> float:
+        """How many times the reference's time."""
+        return self.measured_s / self.reference_s
+
+    def __str__(self) -> str:
+        verdict = "within" if self.value <= self.limit else "over"
+        return (
+            f"{self.name:<12} {self.measured_s:.3e} s, reference {self.reference_s:.3e} s: "
+            f"ratio {self.value:.2f}, {verdict} the limit {self.limit}"
+        )
+
+
+def projection(x: NkiTensor, w: NkiTensor, x_scale: NkiTensor, w_scale: NkiTensor) -> NkiTensor:
+    """`x.T @ w` of packed operands (K, tokens) and (K, outputs) whose scales lie in (K / 32, 4, columns)."""
+    out = nl.ndarray((x.shape[1], w.shape[1]), dtype=nl.bfloat16, buffer=nl.shared_hbm)
+    x_tiles = [_load(x, x_scale, k, 0, x.shape[1]) for k in range(0, x.shape[0], K_TILE)]
+    for n in range(0, w.shape[1], N_TILE):
+        columns = min(N_TILE, w.shape[1] - n)
+        w_tiles = [_load(w, w_scale, k, n, columns) for k in range(0, w.shape[0], K_TILE)]
+        for m in range(0, x.shape[1], K_TILE):
+            psum = nl.ndarray((K_TILE, columns), dtype=nl.float32, buffer=nl.psum)
+            for (x_tile, x_tile_scale), (w_tile, w_tile_scale) in zip(x_tiles, w_tiles, strict=True):
+                tokens = slice(m, m + K_TILE)
+                nisa.nc_matmul_mx(psum, x_tile[:, tokens], w_tile, x_tile_scale[:, tokens], w_tile_scale)
+            result = nl.ndarray((K_TILE, columns), dtype=nl.bfloat16, buffer=nl.sbuf)
+            nisa.tensor_copy(result, psum)
+            nisa.dma_copy(out[m : m + K_TILE, n : n + columns], result)
+    return out
+
+
+def _load(data: NkiTensor, scale: NkiTensor, k: int, n: int, columns: int) -> tuple[NkiTensor, NkiTensor]:
+    tile = nl.ndarray((K_TILE, columns), dtype=nl.float8_e4m3fn_x4, buffer=nl.sbuf)
+    nisa.dma_copy(tile, data.view(nl.float8_e4m3fn_x4)[k : k + K_TILE, n : n + columns])
+    scales = nl.ndarray((K_TILE, columns), dtype=nl.uint8, buffer=nl.sbuf)
+    for quadrant in range(K_TILE // 32):
+        nisa.dma_copy(scales[32 * quadrant : 32 * quadrant + 4], scale[k // 32 + quadrant, :, n : n + columns])
+    return tile, scales
+
+
+def _operand(columns: int, random: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Random packed words and scales near 1."""
+    values = random.standard_normal((INPUTS // 4, columns, 4), np.float32).astype(ml_dtypes.float8_e4m3fn)
+    scales = random.integers(120, 135, (INPUTS // 4 // 32, 4, columns), dtype=np.uint8)
+    return values.view(nl.float8_e4m3fn_x4.storage)[..., 0], scales
+
+
+def measure_projection(repeat: int) -> Ratio:
+    """The simulated projection against torch, in turns, the best of each."""
+    random = np.random.default_rng(0)
+    (x, x_scale), (w, w_scale) = _operand(TOKENS, random), _operand(OUTPUTS, random)
+    a, b = torch.randn(TOKENS, INPUTS), torch.randn(INPUTS, OUTPUTS)
+    options = Options(target="trn3")
+    simulated, reference = _best_of(
+        repeat,
+        lambda: run(projection, x, w, x_scale, w_scale, options=options),
+        lambda: torch.matmul(a, b),
+    )
+    limit = PROJECTION_LIMIT_BF16 if bf16_product.available() else PROJECTION_LIMIT_FP32
+    return Ratio("projection", simulated, reference, limit)
+
+
+def measure_instruction(repeat: int) -> Ratio:
+    """One instruction without numerics against one call of an empty function."""
+    times: list[float] = []
+
+    def kernel() -> None:
+        operands = [nl.ndarray((128, 512), dtype=nl.float8_e4m3fn_x4, buffer=nl.sbuf) for _ in range(2)]
+        scales = [nl.ndarray((128, 512), dtype=nl.uint8, buffer=nl.sbuf) for _ in range(2)]
+        psum = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
+        left, left_scale = operands[0][:, :128], scales[0][:, :128]
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            nisa.nc_matmul_mx(psum, left, operands[1], left_scale, scales[1])
+        times.append(time.perf_counter() - start)
+
+    def nothing() -> None:
+        pass
+
+    def calls() -> None:
+        for _ in range(CALLS):
+            nothing()
+
+    options = Options(target="trn3", numerics=False)
+    _, reference = _best_of(repeat, lambda: run(kernel, options=options), calls)
+    return Ratio("instruction", min(times) / CALLS, reference / CALLS, INSTRUCTION_LIMIT)
+
+
+def _best_of(repeat: int, first: Callable[[], object], second: Callable[[], object]) -> tuple[float, float]:
+    """Least seconds of each of two functions, which run in turns after one run to warm up."""
+    best = [float("inf"), float("inf")]
+    for _ in range(repeat + 1):
+        for position, function in enumerate((first, second)):
+            start = time.perf_counter()
+            function()
+            best[position] = min(best[position], time.perf_counter() - start)
+    return best[0], best[1]
+
+
+def main() -> None:
+    """Prints the ratios; exits with 1 where one is over its limit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch and of the simulator")
+    parser.add_argument("--repeat", type=int, default=3, help="runs of which the fastest counts")
+    arguments = parser.parse_args()
+    if arguments.threads < 1 or arguments.repeat < 1:
+        parser.error(f"--threads {arguments.threads}, --repeat {arguments.repeat}; accepted: 1 and up")
+    torch.set_num_threads(arguments.threads)
+    print(f"{arguments.threads} threads, bf16 dot products {'used' if bf16_product.available() else 'not available'}")
+    ratios = (measure_projection(arguments.repeat), measure_instruction(arguments.repeat))
+    print(*ratios, sep="\n")
+    raise SystemExit(any(ratio.value > ratio.limit for ratio in ratios))
+
+
+if __name__ == "__main__":
+    main()
