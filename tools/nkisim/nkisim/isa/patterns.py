@@ -42,8 +42,8 @@ def iota(
     core = machine.core(call)
     rules.require_tensors(call, dst=dst)
     steps = _steps(call, pattern)
-    kinds = (type(offset), type(channel_multiplier))
-    key = (call, dst.signature, steps, offset, channel_multiplier, kinds)
+    _check_integers(call, offset=offset, channel_multiplier=channel_multiplier)
+    key = (call, dst.signature, steps, offset, channel_multiplier)
     if key not in core.checked:
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))
         rules.writable(call, "dst", dst)
@@ -83,8 +83,8 @@ def affine_select(
     if not isinstance(on_false_value, (int, float, np.generic)):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: a number")
     steps = _steps(call, pattern)
-    kinds = (type(offset), type(channel_multiplier))
-    key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier, kinds)
+    _check_integers(call, offset=offset, channel_multiplier=channel_multiplier)
+    key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier)
     if key not in core.checked:
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, (rules.SBUF,))
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))
@@ -117,10 +117,13 @@ def _steps(call: str, pattern: Any) -> Steps:
     return steps
 
 
-def _check_pattern(call: str, dst: NkiTensor, steps: Steps, offset: Any, multiplier: Any) -> None:
-    for parameter, value in (("offset", offset), ("channel_multiplier", multiplier)):
+def _check_integers(call: str, **parameters: Any) -> None:
+    for parameter, value in parameters.items():
         if not isinstance(value, (int, np.integer)) or not _INT32.min <= value <= _INT32.max:
             raise ArgumentError(f"{call}: {parameter} is {value!r}; accepted: a 32-bit integer")
+
+
+def _check_pattern(call: str, dst: NkiTensor, steps: Steps, offset: int, multiplier: int) -> None:
     elements, covered = prod(dst.shape[1:]), prod(size for _, size in steps)
     if covered != elements:
         raise ShapeError(
