@@ -573,6 +573,85 @@ class TestBanks:
                 _simulate(kernel, a, b, target="trn2")
 
 
+class TestIndirect:
+    """Columns chosen by an index (trn3)."""
+
+    def _run(self, operand, dtype=nl.bfloat16, start=0, index_start=0, **kwargs):
+        a, b = _random((128, 48), _BF16), _random((128, 40), _BF16, 1)
+        chosen = np.random.default_rng(5).permutation(40)[:16].astype(np.uint32)
+        # Sixteen partitions hold the values; all groups of sixteen hold the same ones.
+        layout = np.tile(chosen.reshape(16, 1), (8, 1))
+        used = slice(start, start + 32)
+
+        def kernel(a, b, layout):
+            left, right = _load(a, dtype), _load(b, dtype)
+            index = _load(layout)[index_start : index_start + 32]
+            left, right = left[used], right[used]
+            psum = nl.ndarray((32, 40), dtype=nl.float32, buffer=nl.psum)
+            if operand == "stationary":
+                nisa.nc_matmul(psum[:16], left.indirect(index, 16), right, **kwargs)
+                return _out(psum[:16])
+            if operand == "moving":
+                nisa.nc_matmul(psum[:, :16], left[:, :32], right.indirect(index, 16), **kwargs)
+                return _out(psum[:, :16])
+            nisa.nc_matmul(psum, left[:, :32], right, accumulate=False)
+            nisa.nc_matmul(psum.indirect(index, 16), left[:, :32], right[:, :16], **kwargs)
+            return _out(psum)
+
+        got = _simulate(kernel, a.astype(dtype.storage), b.astype(dtype.storage), layout)
+        a, b = a[used], b[used]
+        if operand == "stationary":
+            expected = _exact(a[:, chosen], b)
+        elif operand == "moving":
+            expected = _exact(a[:, :32], b[:, chosen])
+        else:
+            expected = _exact(a[:, :32], b)
+            add = expected[:, chosen] if kwargs.get("accumulate") else 0
+            expected[:, chosen] = add + _exact(a[:, :32], b[:, :16])
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+    @pytest.mark.parametrize("operand", ["stationary", "moving"])
+    @pytest.mark.parametrize("start", [0, 64])
+    def test_gather(self, operand, start):
+        self._run(operand, start=start, index_start=start)
+
+    def test_gather_with_the_whole_array_as_its_tile(self):
+        self._run("moving", tile_position=(0, 0), tile_size=(128, 128))
+
+    @pytest.mark.parametrize("accumulate", [True, False])
+    def test_scatter(self, accumulate):
+        self._run("dst", accumulate=accumulate)
+
+    @pytest.mark.parametrize("operand", ["stationary", "moving", "dst"])
+    def test_tiles(self, operand):
+        with pytest.raises(
+            ArgumentError, match=r"tile_position \(32, 0\) with an indirect operand; accepted: \(0, 0\)"
+        ):
+            self._run(operand, start=32, index_start=32, tile_position=(32, 0), tile_size=(32, 128))
+
+    @pytest.mark.parametrize("operand", ["stationary", "moving", "dst"])
+    def test_index_on_other_partitions(self, operand):
+        with pytest.raises(
+            PartitionError, match=rf"the index of {operand} starts at partition 32, .* at 0; accepted: the same"
+        ):
+            self._run(operand, index_start=32)
+
+    @pytest.mark.parametrize("operand", ["stationary", "moving"])
+    def test_types(self, operand):
+        with pytest.raises(DtypeError, match=rf"indirect {operand} sbuf_. is float32; accepted: float8_e4m3"):
+            self._run(operand, dtype=nl.float32)
+
+    def test_moving_with_is_transpose(self):
+        def kernel(a, identity, layout):
+            left, right, index = _load(a), _load(identity), _load(layout)
+            psum = nl.ndarray((16, 32), dtype=nl.bfloat16, buffer=nl.psum)
+            nisa.nc_matmul(psum, left, right.indirect(index, 32), is_transpose=True)
+
+        layout = np.tile(np.arange(32, dtype=np.uint32).reshape(2, 16).T, (2, 1))
+        with pytest.raises(ArgumentError, match=r"moving is indirect with is_transpose"):
+            _simulate(kernel, _random((32, 16), _BF16), np.eye(32, dtype=_BF16), layout)
+
+
 def test_an_operand_overwritten_between_two_products_is_read_again():
     a, b = _random((2, 64, 16), _BF16), _random((64, 32), _BF16)
 
