@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nkisim.dtypes import DType, as_dtype
@@ -63,7 +64,7 @@ def of(tensor: NkiTensor, pattern: Any, offset: Any, dtype: Any, *, gathers: boo
 
 def _pairs(pattern: Any) -> tuple[Ints, Ints]:
     try:
-        pairs = [(int(stride), int(count)) for stride, count in pattern]
+        pairs = [(operator.index(stride), operator.index(count)) for stride, count in pattern]
     except (TypeError, ValueError):
         raise ArgumentError(f"ap: pattern {pattern!r}; accepted: [[stride, count], ...] in integers") from None
     if not pairs:
@@ -79,7 +80,7 @@ def _start(tensor: NkiTensor, offset: Any, dtype: DType) -> int:
             raise ViewError(f"ap: byte {own_bytes}, where {tensor.name}'s view starts, is no multiple of {dtype}")
         return own_bytes // dtype.itemsize
     try:
-        return int(offset)
+        return operator.index(offset)
     except TypeError:
         raise ArgumentError(
             f"ap: offset {offset!r}; accepted: an integer (scalar_offset takes registers and tensors)"

@@ -112,7 +112,7 @@ def as_dtype(value: Any) -> DType:
     if found is None:
         try:
             found = _BY_STORAGE.get(np.dtype(value))
-        except TypeError:
+        except (TypeError, ValueError):
             found = None
     if found is None:
         raise DtypeError(f"{value!r} is no NKI data type; accepted: {', '.join(ALL)}")

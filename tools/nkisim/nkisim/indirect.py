@@ -115,7 +115,7 @@ class IndirectTensor(NkiTensor):
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; rows chosen by an index stay first."""
-        view = views.permute(self._view(), tuple(dims), self._keeps_first)
+        view = views.permute(self._view(), dims, self._keeps_first)
         dim = self.indirection.dim
         return self._moved(view, "permute", dims, None if dim is None else tuple(dims).index(dim))
 
@@ -143,9 +143,10 @@ class IndirectTensor(NkiTensor):
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
         """Dimension `dim` split; not the one that the index chooses."""
         position = views.check_dim(dim, self.ndim, "reshape_dim")
+        shape = views.integers(shape, "reshape_dim: shape")
         if len(shape) > 1:
             self._keep(range(position, position + 1), "reshape_dim")
-        view = views.split(self._view(), dim, tuple(shape), self._keeps_first)
+        view = views.split(self._view(), dim, shape, self._keeps_first)
         return self._moved(view, "reshape_dim", (dim, shape), self._shifted(position, len(shape) - 1))
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
@@ -159,6 +160,7 @@ class IndirectTensor(NkiTensor):
 
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """The same elements under another shape, the same up to the dimension that the index chooses."""
+        shape = views.integers(shape, "reshape: shape")
         kept = 0 if self.indirection.dim is None else self.indirection.dim + 1
         if tuple(shape[:kept]) != self.shape[:kept]:
             raise ViewError(
@@ -170,7 +172,7 @@ class IndirectTensor(NkiTensor):
             free = views.reshape(rest, tuple(shape[kept:]) or (1,), False)
             view = View(self.shape[:kept] + free.shape, self.strides[:kept] + free.strides, self.offset)
         else:
-            view = views.reshape(self._view(), tuple(shape), self.on_chip)
+            view = views.reshape(self._view(), shape, self.on_chip)
         return self._moved(view, "reshape", shape, self.indirection.dim)
 
     def rearrange(
@@ -182,7 +184,8 @@ class IndirectTensor(NkiTensor):
         """Splits, reorders and merges dimensions by name, all but the one that the index chooses."""
         dim = self.indirection.dim
         if dim is not None:
-            name = src_pattern[dim] if dim < len(src_pattern) else None
+            named = isinstance(src_pattern, (tuple, list)) and isinstance(dst_pattern, (tuple, list))
+            name = src_pattern[dim] if named and dim < len(src_pattern) else None
             if not isinstance(name, str) or name not in dst_pattern:
                 self._keep(range(dim, dim + 1), "rearrange")
             dim = dst_pattern.index(name)

@@ -175,7 +175,7 @@ class NkiTensor(NKIObject):
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
         """Dimensions in another order; on-chip the partition dimension stays first."""
-        return self._viewed(views.permute(self._view(), tuple(dims), self.on_chip), "permute", dims)
+        return self._viewed(views.permute(self._view(), dims, self.on_chip), "permute", dims)
 
     def broadcast(self, dim: int, size: int) -> NkiTensor:
         """Dimension `dim`, of size 1, repeated `size` times with stride 0; never the partition dimension."""
@@ -191,7 +191,11 @@ class NkiTensor(NKIObject):
 
     def reshape_dim(self, dim: int, shape: tuple[int, ...]) -> NkiTensor:
         """Dimension `dim` split into `shape`, of which one size may be -1."""
-        return self._viewed(views.split(self._view(), dim, tuple(shape), self.on_chip), "reshape_dim", (dim, shape))
+        return self._viewed(
+            views.split(self._view(), dim, shape, self.on_chip),
+            "reshape_dim",
+            (dim, shape),
+        )
 
     def flatten_dims(self, start_dim: int, end_dim: int) -> NkiTensor:
         """Dimensions `start_dim` to `end_dim`, both included, merged into one."""
@@ -201,7 +205,7 @@ class NkiTensor(NKIObject):
 
     def reshape(self, shape: tuple[int, ...]) -> NkiTensor:
         """The same elements under another shape, where that needs no copy; the partition dimension stays."""
-        return self._viewed(views.reshape(self._view(), tuple(shape), self.on_chip), "reshape", shape)
+        return self._viewed(views.reshape(self._view(), shape, self.on_chip), "reshape", shape)
 
     def rearrange(
         self,

@@ -154,6 +154,13 @@ def integer(value: Any, what: str) -> int:
         raise ArgumentError(f"{what} is {value!r}; accepted: an integer known when the kernel is traced") from None
 
 
+def integers(values: Any, what: str) -> Ints:
+    """A tuple of integers, given as any sequence of them."""
+    if not isinstance(values, (tuple, list)):
+        raise ArgumentError(f"{what} {values!r}; accepted: a tuple of integers")
+    return tuple(integer(v, what) for v in values)
+
+
 def check_dim(dim: int, rank: int, call: str) -> int:
     """`dim` counted from the front; negative ones count from the back."""
     position = integer(dim, f"{call}: dim")
@@ -164,7 +171,7 @@ def check_dim(dim: int, rank: int, call: str) -> int:
 
 def permute(view: View, dims: Ints, on_chip: bool) -> View:
     """Reorders dimensions."""
-    rank = len(view.shape)
+    rank, dims = len(view.shape), integers(dims, "permute: dims")
     if sorted(dims) != list(range(rank)):
         raise ViewError(f"permute: {tuple(dims)} is no permutation of the {rank} dimensions of {view.shape}")
     if on_chip and dims[0] != 0:
@@ -207,7 +214,7 @@ def squeeze(view: View, dim: int, on_chip: bool) -> View:
 def split(view: View, dim: int, sizes: Ints, on_chip: bool) -> View:
     """Splits one dimension into several; one size may be -1."""
     dim = check_dim(dim, len(view.shape), "reshape_dim")
-    sizes = infer(sizes, view.shape[dim], "reshape_dim")
+    sizes = infer(integers(sizes, "reshape_dim: shape"), view.shape[dim], "reshape_dim")
     if on_chip and dim == 0 and sizes != (view.shape[0],):
         raise ViewError("reshape_dim: dimension 0 is the partition dimension; it cannot be split")
     stride = view.strides[dim]
@@ -245,7 +252,7 @@ def flatten(view: View, start: int, end: int, on_chip: bool) -> View:
 
 def reshape(view: View, shape: Ints, on_chip: bool, call: str = "reshape") -> View:
     """The same elements in the same order under another shape, where strides can say so."""
-    shape = infer(tuple(shape), prod(view.shape), call)
+    shape = infer(integers(shape, f"{call}: shape"), prod(view.shape), call)
     if on_chip:
         if not shape or shape[0] != view.shape[0]:
             raise ViewError(
@@ -286,8 +293,19 @@ def _replace(items: Ints, dim: int, by: Ints) -> Ints:
     return (*items[:dim], *by, *items[dim + 1 :])
 
 
+def _check_names(source: Any, target: Any, sizes: Any) -> None:
+    for pattern in (source, target):
+        entries = pattern if isinstance(pattern, (tuple, list)) else (None,)
+        groups = [(e,) if isinstance(e, str) else e for e in entries]
+        if not all(isinstance(g, (tuple, list)) and g and all(isinstance(n, str) for n in g) for g in groups):
+            raise ArgumentError(f"rearrange: pattern {pattern!r}; accepted: a tuple of names and of tuples of names")
+    if not isinstance(sizes, dict) or not all(isinstance(v, int) for v in sizes.values()):
+        raise ArgumentError(f"rearrange: fixed_sizes {sizes!r}; accepted: integers by name")
+
+
 def rearrange(view: View, source: tuple[Any, ...], target: tuple[Any, ...], sizes: dict[str, int], chip: bool) -> View:
     """Einops-style: splits grouped names of `source`, reorders, merges grouped names of `target`."""
+    _check_names(source, target, sizes)
     if len(source) != len(view.shape):
         raise ViewError(f"rearrange: pattern {source} names {len(source)} dimensions, the tensor has {view.shape}")
     names: list[str] = []

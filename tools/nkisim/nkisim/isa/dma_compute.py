@@ -46,6 +46,7 @@ def dma_compute(
     call = "nisa.dma_compute"
     core = machine.core(call)
     _check_sources(call, dst, srcs)
+    transfer.check_queue(call, core, None, oob_mode)
     key = (call, dst.signature, tuple(s.signature for s in srcs), oob_mode)
     _check_operation(call, srcs, reduce_op, scales)
     if key not in core.checked:
@@ -58,7 +59,6 @@ def dma_compute(
             if tensor.indirection is not None and tensor.indirection.kind != ROWS:
                 raise ArgumentError(f"{call}: {operand} has a dynamic offset; accepted: static views or vector_offset")
         rules.writable(call, "dst", dst)
-        transfer.check_queue(call, core, None, oob_mode)
         core.checked.add(key)
     if any(t.indirection is not None for t in (dst, *srcs)):
         _check_rows(call, dst, srcs, unique_indices)
@@ -81,7 +81,9 @@ def _check_sources(call: str, dst: Any, srcs: Any) -> None:
 def _check_operation(call: str, srcs: list[NkiTensor], reduce_op: Any, scales: Any) -> None:
     if operands.language_name(call, "reduce_op", reduce_op) != "add":
         raise ArgumentError(f"{call}: reduce_op is nl.{reduce_op.__name__}; accepted: nl.add")
-    if scales is not None and (len(scales) != len(srcs) or any(s != 1.0 for s in scales)):
+    if scales is not None and (
+        not isinstance(scales, (list, tuple)) or len(scales) != len(srcs) or any(s != 1.0 for s in scales)
+    ):
         raise ArgumentError(f"{call}: scales {scales}; accepted: None or 1.0 for each of {len(srcs)} sources")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from nkisim import machine, memory
+from nkisim import machine, memory, views
 from nkisim.dtypes import uint32
 from nkisim.enums import dge_mode as DgeMode
 from nkisim.enums import engine as Engine
@@ -58,10 +58,11 @@ def dma_transpose(
     rules.require_tensors(call, dst=dst, src=src)
     if type(dge_mode) is not DgeMode:
         dge_mode = transfer.mode_of(call, dge_mode)
+    transfer.check_queue(call, core, priority, oob_mode)
+    axes = None if axes is None else views.integers(axes, f"{call}: axes")
     key = (call, dst.signature, src.signature, axes, priority, dge_mode, oob_mode)
     if key not in core.checked:
         _check(call, core, dst, src, axes)
-        transfer.check_queue(call, core, priority, oob_mode)
         transfer.check_descriptors(call, dge_mode, dst=dst, src=src)
         _check_mode(call, src, dge_mode, oob_mode)
         core.checked.add(key)

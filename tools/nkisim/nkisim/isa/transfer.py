@@ -50,6 +50,9 @@ def dma_copy(
     core = machine.core(call)
     if type(dge_mode) is not DgeMode:
         dge_mode = mode_of(call, dge_mode)
+    check_queue(call, core, priority, oob_mode)
+    if type(engine) is not Engine:
+        raise EngineError(f"{call}: engine {engine!r}; accepted: sync, scalar or unknown")
     try:
         key = (call, dst.signature, src.signature, priority, oob_mode, dge_mode, engine)
     except AttributeError:
@@ -57,7 +60,6 @@ def dma_copy(
         raise
     if key not in core.checked:
         _check_copy(call, core, dst, src)
-        check_queue(call, core, priority, oob_mode)
         check_descriptors(call, dge_mode, dst=dst, src=src)
         _check_engine(call, dge_mode, engine)
         core.checked.add(key)
@@ -90,9 +92,9 @@ def check_queue(call: str, core: machine.Core, priority: Any, oob_mode: Any) -> 
     """The priority exists on the target, and `oob_mode` is one."""
     if priority is not None:
         rules.generation(f"{call}: priority", core.hardware, core.hardware.supports_mx, "trn3")
-        if priority not in _PRIORITIES:
+        if type(priority) is not int or priority not in _PRIORITIES:
             raise ArgumentError(f"{call}: priority {priority!r}; accepted: 0 to 3")
-    if not isinstance(oob_mode, OobMode):
+    if type(oob_mode) is not OobMode:
         raise ArgumentError(f"{call}: oob_mode {oob_mode!r}; accepted: {', '.join(m.name for m in OobMode)}")
 
 
@@ -100,7 +102,7 @@ def mode_of(call: str, value: Any) -> DgeMode:
     """The descriptor mode that a number stands for, as public kernels give it."""
     try:
         return DgeMode(value)
-    except ValueError:
+    except (ValueError, TypeError):
         raise ArgumentError(f"{call}: dge_mode {value!r}; accepted: {', '.join(m.name for m in DgeMode)}") from None
 
 
