@@ -11,7 +11,7 @@ from nkisim.deprecated import warn, without_dtype
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
 from nkisim.instruction import NkiInstruction
-from nkisim.isa import indirection, rules
+from nkisim.isa import indirection, operands, rules
 from nkisim.tensor import NkiTensor
 
 
@@ -87,6 +87,7 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
         core.checked.add(key)
     issued = core.emit("memset", chosen, (dst.region,), (), name, value)
     if core.numerics:
-        kind = np.int64 if isinstance(value, (int, np.integer)) and dst.dtype.kind != "float" else np.float32
-        memory.write(dst, np.broadcast_to(np.asarray(value, kind), dst.shape))
+        exact = isinstance(value, (int, np.integer)) and dst.dtype.kind == "integer"
+        filled = np.asarray(value, np.int64) if exact else np.asarray(operands.constant(value))
+        memory.write(dst, np.broadcast_to(filled, dst.shape))
     return issued

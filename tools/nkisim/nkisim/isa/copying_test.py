@@ -121,6 +121,13 @@ def test_memset_of_packed_types_and_values_that_do_not_fit():
             values(lambda o, v=value: nisa.memset(o, v), [], Tile((32, 4), kind))
 
 
+@pytest.mark.filterwarnings("error")
+def test_memset_beyond_fp32_is_infinite():
+    for value in (1e39, 1 << 200):
+        assert np.isposinf(values(lambda o, v=value: nisa.memset(o, v), [], Tile((2, 2)))).all()
+        assert values(lambda o, v=value: nisa.memset(o, v), [], Tile((2, 2), nl.bool_)).all()
+
+
 def test_memset_engines():
     for engine in (nisa.engine.vector, nisa.engine.gpsimd):
         values(lambda o, e=engine: nisa.memset(o, 1.0, engine=e), [], Tile((4, 4)))

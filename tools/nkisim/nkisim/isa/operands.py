@@ -15,6 +15,7 @@ from nkisim.numerics.alu import OPERATORS, Operator
 from nkisim.tensor import NkiTensor
 
 _LANGUAGE = "nkisim.language"
+_LARGEST = float(np.finfo(np.float32).max)
 _REDUCTIONS = {"max": "maximum", "min": "minimum"}
 """Reducing functions that the documentation also names as operators."""
 
@@ -114,10 +115,18 @@ def check_column(call: str, operand: str, value: NkiTensor, data: NkiTensor) -> 
         )
 
 
+def constant(value: Any) -> np.float32:
+    """A number as fp32; infinite where fp32 does not reach it."""
+    if -_LARGEST <= value <= _LARGEST:
+        return np.float32(value)
+    with np.errstate(over="ignore"):
+        return np.float32(value)
+
+
 def scalar(call: str, operand: str, value: Any, rank: int) -> Any:
     """A scalar operand's value, shaped to broadcast over the free dimensions."""
     if not isinstance(value, NkiTensor):
-        return np.float32(value)
+        return constant(value)
     return memory.read_fp32(call, operand, value).reshape(-1, *[1] * (rank - 1))
 
 

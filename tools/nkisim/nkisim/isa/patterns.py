@@ -99,7 +99,7 @@ def affine_select(
         source = memory.read_where(call, "on_true_tile", on_true_tile, chosen.reshape(on_true_tile.shape))
         results = np.array(source if same else cast.to_fp32(source))
         fill = np.empty((), results.dtype)
-        cast.store(fill, np.full((), on_false_value, np.float32), dst.dtype if same else float32)
+        cast.store(fill, np.asarray(operands.constant(on_false_value)), dst.dtype if same else float32)
         results[~chosen.reshape(results.shape)] = fill
         memory.write(dst, results)
     return issued

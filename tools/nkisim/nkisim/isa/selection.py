@@ -54,7 +54,7 @@ def tensor_copy_predicated(
         if isinstance(src, NkiTensor):
             values = memory.read_where(call, "src", src, chosen.reshape(src.shape)).reshape(dst.shape)
         else:
-            values = np.full(dst.shape, src, np.float32)
+            values = np.full(dst.shape, operands.constant(src))
         memory.write_present(call, "dst", dst, values, chosen, skip=False)
     return issued
 
@@ -176,7 +176,9 @@ def range_select(
         raise ArgumentError(
             f"{call}: range_start is {range_start!r}; accepted: an integer known when the kernel is traced"
         )
-    if not isinstance(on_false_value, (int, float, np.generic)) or np.float32(on_false_value) != np.float32(FP32_MIN):
+    if not isinstance(on_false_value, (int, float, np.generic)) or operands.constant(on_false_value) != np.float32(
+        FP32_MIN
+    ):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: -3.4028235e+38, the lowest fp32")
     tensors = operands.signatures(dst, on_true_tile, bound0, bound1, reduce_res)
     accumulation.require_command(call, reduce_cmd)

@@ -115,7 +115,7 @@ def nc_match_replace8(
         found = _positions(values, _rows(call, "vals", vals), range(_COUNT - 1, -1, -1))
         results = values.copy()
         lanes, slots = np.nonzero(found >= 0)
-        results[lanes, found[lanes, slots]] = np.float32(imm)
+        results[lanes, found[lanes, slots]] = operands.constant(imm)
         memory.write(dst, results)
         if dst_idx is not None:
             operands.write_bits(dst_idx, found.astype(dst_idx.dtype.storage))
