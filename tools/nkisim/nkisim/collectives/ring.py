@@ -13,6 +13,7 @@ from nkisim.collectives.joining import CollectiveDetail, exchange, shared_by, te
 from nkisim.collectives.whole import reduced
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
+from nkisim.isa import rules as isa_rules
 from nkisim.machine import Core
 from nkisim.numerics import cast
 from nkisim.numerics.alu import Operator
@@ -130,7 +131,7 @@ def _permute(
     labels = ["srcs_by_channel"] if len(sources) == 1 else ["srcs0_by_channel", "srcs1_by_channel"]
     srcs = [_by_channel(call, label, given, channels) for label, given in zip(labels, sources, strict=True)]
     dsts = _by_channel(call, "dsts_by_channel", dsts_by_channel, channels)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     reduction = None if len(srcs) == 1 else rules.reduction(call, op, srcs[0])
     for each in srcs:
         _check(call, core, each, dsts)

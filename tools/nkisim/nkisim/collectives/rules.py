@@ -15,7 +15,6 @@ from nkisim.tensor import NkiTensor
 HBM_OR_SBUF = (*rules.HBM, rules.SBUF)
 _SBUF_RANK = 2
 _REDUCTIONS = ("add", "minimum", "maximum")
-_PRIORITIES = range(4)
 
 
 def tensors(call: str, operand: str, value: Any) -> tuple[NkiTensor, ...]:
@@ -126,15 +125,6 @@ def dimension(call: str, value: Any, accepted: tuple[int, ...]) -> int:
     if type(value) is not int or value not in accepted:
         raise ArgumentError(f"{call}: collective_dim {value!r}; accepted: {' or '.join(map(str, accepted))}")
     return value
-
-
-def priority(call: str, core: Core, value: Any) -> None:
-    """DMA priority: 0 to 3, from trn3 on."""
-    if value is None:
-        return
-    rules.generation(f"{call}: priority", core.hardware, core.hardware.supports_mx, "trn3")
-    if type(value) is not int or value not in _PRIORITIES:
-        raise ArgumentError(f"{call}: priority {value!r}; accepted: 0 to 3")
 
 
 def key(call: str, core: Core, tensors: Sequence[NkiTensor], *arguments: Hashable) -> Any:

@@ -27,6 +27,7 @@ from nkisim.errors import (
     ShapeError,
     ViewError,
 )
+from nkisim.isa import rules as isa_rules
 from nkisim.isa.rules import HBM, SBUF, buffer, generation, require_tensors
 from nkisim.machine import Core
 from nkisim.ranks.meeting import Meeting
@@ -77,7 +78,7 @@ def all_gather_v(
                 f"0 to {per_chip - 1}, and so on"
             )
     _check_flag(call, "recv_counts_known", recv_counts_known)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     exchanged = _operands(
         call, core, members, srcs, dsts, metadata_tensor, 1, writes_counts=not recv_counts_known, displaced=False
     )
@@ -117,7 +118,7 @@ def all_to_all_v(
     members = group.members(call, replica_group, core.launch)
     _check_flag(call, "recv_counts_known", recv_counts_known)
     _check_flag(call, "has_rdispls", has_rdispls)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     if core.hardware.supports_mx:
         _check_two_cores(call, core)
         _check_whole_chips(call, core, replica_group)

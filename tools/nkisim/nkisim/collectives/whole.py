@@ -12,6 +12,7 @@ from nkisim.collectives import group, rules
 from nkisim.collectives.group import ReplicaGroup
 from nkisim.collectives.joining import CollectiveDetail, exchange, shared_by, terms
 from nkisim.enums import engine as Engine
+from nkisim.isa import rules as isa_rules
 from nkisim.isa.rules import HBM, SBUF
 from nkisim.machine import Core
 from nkisim.numerics import cast
@@ -43,7 +44,7 @@ def all_reduce(
     """
     call, core, members = _begin("ncc.all_reduce", replica_group)
     srcs_, dsts_ = rules.tensors(call, "srcs", srcs), rules.tensors(call, "dsts", dsts)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     reduction = rules.reduction(call, op, srcs_)
     key = rules.key(call, core, (*srcs_, *dsts_), len(srcs_))
     if key not in core.checked:
@@ -75,7 +76,7 @@ def all_gather(
     """
     call, core, members = _begin("ncc.all_gather", replica_group)
     srcs_, dsts_ = rules.tensors(call, "srcs", srcs), rules.tensors(call, "dsts", dsts)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     dim = rules.dimension(call, collective_dim, (0, 1) if srcs_[0].buffer is SBUF else (0,))
     key = rules.key(call, core, (*srcs_, *dsts_), len(srcs_), len(members), dim)
     if key not in core.checked:
@@ -109,7 +110,7 @@ def reduce_scatter(
     """
     call, core, members = _begin("ncc.reduce_scatter", replica_group)
     srcs_, dsts_ = rules.tensors(call, "srcs", srcs), rules.tensors(call, "dsts", dsts)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     dim, reduction = rules.dimension(call, collective_dim, (0,)), rules.reduction(call, op, srcs_)
     key = rules.key(call, core, (*srcs_, *dsts_), len(srcs_), len(members))
     if key not in core.checked:
@@ -144,7 +145,7 @@ def all_to_all(
     """
     call, core, members = _begin("ncc.all_to_all", replica_group)
     srcs_, dsts_ = rules.tensors(call, "srcs", srcs), rules.tensors(call, "dsts", dsts)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     dim = rules.dimension(call, collective_dim, (0,))
     key = rules.key(call, core, (*srcs_, *dsts_), len(srcs_), len(members))
     if key not in core.checked:
@@ -183,7 +184,7 @@ def collective_permute(
     call = "ncc.collective_permute"
     core = machine.core(call)
     src, dst = rules.single(call, "srcs", srcs), rules.single(call, "dsts", dsts)
-    rules.priority(call, core, priority)
+    isa_rules.priority(call, core.hardware, priority)
     key = rules.key(call, core, (src, dst))
     if key not in core.checked:
         rules.pairs(call, core, (src,), (dst,), HBM)

@@ -24,6 +24,7 @@ from nkisim.tensor import NkiTensor
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 ON_CHIP = (SBUF, PSUM)
 HBM = (MemoryRegion.private_hbm, MemoryRegion.shared_hbm)
+_PRIORITIES = range(4)
 _CHOSEN_COLUMNS = {
     "nisa.activate2": ("dst", "data"),
     "nisa.activation": ("dst", "data"),
@@ -172,3 +173,12 @@ def supported_dtype(call: str, operand: str, kind: DType, hardware: Hardware) ->
         )
     if kind.kind in ("packed", "scale"):
         raise TargetError(f"{call}: {operand} is {kind} on {hardware.name}; accepted: trn3")
+
+
+def priority(call: str, hardware: Hardware, value: Any) -> None:
+    """A DMA's priority: none, or 0 to 3 from trn3 on."""
+    if value is None:
+        return
+    generation(f"{call}: priority", hardware, hardware.supports_mx, "trn3")
+    if type(value) is not int or value not in _PRIORITIES:
+        raise ArgumentError(f"{call}: priority {value!r}; accepted: 0 to 3")
