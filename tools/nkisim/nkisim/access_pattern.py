@@ -74,11 +74,17 @@ def _pairs(pattern: Any) -> tuple[Ints, Ints]:
 
 
 def _start(tensor: NkiTensor, offset: Any, dtype: DType) -> int:
+    own_bytes = tensor.offset * tensor.dtype.itemsize
     if offset is None:
-        own_bytes = tensor.offset * tensor.dtype.itemsize
         if own_bytes % dtype.itemsize:
             raise ViewError(f"ap: byte {own_bytes}, where {tensor.name}'s view starts, is no multiple of {dtype}")
         return own_bytes // dtype.itemsize
+    if own_bytes:
+        raise ViewError(
+            f"ap: offset {offset} on a view of {tensor.name} that starts at byte {own_bytes}: the documentation counts "
+            f"it from the start of the storage and, elsewhere, of the view; accepted: offset None, or ap on a view "
+            f"that starts where {tensor.name} does"
+        )
     try:
         return operator.index(offset)
     except TypeError:

@@ -440,3 +440,14 @@ def test_rows_of_a_strided_table() -> None:
     index[2] = 10
     with pytest.raises(OutOfBoundsError, match=r"index 10 at position 2 .* has 10 rows"):
         launch(kernel, x, index)
+
+
+def test_pattern_offset_that_reads_two_ways_is_refused() -> None:
+    def pattern_of(build):
+        made = build(nl.ndarray((4, 8), nl.float32, buffer=nl.sbuf))
+        return made.offset, made.shape
+
+    assert inside(lambda: pattern_of(lambda t: t[0:2].ap([[8, 2], [1, 3]], offset=5))) == (5, (2, 3))
+    assert inside(lambda: pattern_of(lambda t: t[:, 2:].ap([[8, 2], [1, 3]]))) == (2, (2, 3))
+    with pytest.raises(ViewError, match=r"offset 5 on a view of .* that starts at byte 8"):
+        inside(lambda: pattern_of(lambda t: t[:, 2:].ap([[8, 2], [1, 3]], offset=5)))

@@ -258,12 +258,12 @@ class NkiTensor(NKIObject):
     ) -> NkiTensor:
         """A view given as `[[stride, count], ...]` over the whole storage, whatever this view shows of it.
 
-        The reference of this method also says that `offset` adds to this view's; this takes the deep dive on access
-        patterns, where it counts from the start of the storage.
+        The documentation counts `offset` from the start of the storage in its deep dive and from the start of this
+        view in this method's reference. So it is refused where the two differ.
 
         Args:
             pattern: on-chip, the first stride is the number of elements in a partition.
-            offset: first element, counted in `dtype`; None keeps this view's.
+            offset: first element, counted in `dtype`; None keeps this view's, which is 0 where an offset is given.
             scalar_offset: a register or a tensor (1, 1) in SBUF, which moves the view along `indirect_dim`.
             vector_offset: int32 or uint32 in SBUF, one row of dimension 0 of this HBM tensor for each row of the
                 view: (rows, 1), or (128, columns) read column by column. The first stride is ignored.
