@@ -119,7 +119,7 @@ def tensor_scalar(
     Args:
         dst, data: tiles with as many partitions and elements per partition.
         operand0, operand1: numbers, or tiles (partitions, 1) of fp32; with bit operators integers, or tiles of
-            data's width; None or 0 with a unary operator.
+            data's width; None or 0 with a unary operator, None without one.
         op1: optional; of the same kind (bits or arithmetic) as op0.
         reverse0, reverse1: swap the sides of an operator.
         engine: vector, scalar (on trn2 only multiply-add, multiply or add) or gpsimd (rsqrt only, its default
@@ -213,9 +213,12 @@ def check_operand(call: str, operand: str, op: Operator | None, value: Any, data
 
 def check_constant(call: str, operand: str, op: Operator | None, value: Any, data: NkiTensor) -> None:
     """What of a scalar operand depends on its value: none without a binary operator, integers with bit operators."""
-    if op is None or op.is_unary:
+    if op is None:
+        if value is not None:
+            raise ArgumentError(f"{call}: {operand} is {value!r} without an operator; accepted: None")
+    elif op.is_unary:
         if isinstance(value, NkiTensor) or (value is not None and value != 0):
-            raise ArgumentError(f"{call}: {operand} is {value!r} without a binary operator; accepted: None or 0")
+            raise ArgumentError(f"{call}: {operand} is {value!r} with nl.{op.name}; accepted: None or 0")
     elif op.is_bitvec and not isinstance(value, NkiTensor):
         bits = 8 * data.dtype.itemsize
         if not isinstance(value, (int, np.integer)) or not -(1 << (bits - 1)) <= value < 1 << bits:

@@ -147,7 +147,7 @@ def test_tensor_scalar_reduce_constraints():
         (ArgumentError, "op0 is nl.bitwise_and", {"op0": nl.bitwise_and}),
         (ArgumentError, "reduce_op is nl.subtract; accepted: add", {"reduce_op": nl.subtract}),
         (ArgumentError, "reverse0 is True", {"reverse0": True}),
-        (ArgumentError, "operand0 is 1.0 without", {"op0": nl.abs}),
+        (ArgumentError, "operand0 is 1.0 with nl.abs", {"op0": nl.abs}),
         (DtypeError, "operand0 .* is bfloat16; accepted: float32", {"operand0": Tile((8, 1), nl.bfloat16)}),
         (ArgumentError, "reduce_cmd is .*idle", {"reduce_cmd": CMD.idle}),
         (ArgumentError, "reduce_init is None", {"reduce_cmd": CMD.load_reduce}),
