@@ -151,6 +151,8 @@ class TestAccumulation:
             ((False, None), 2),
             ((None, False), 1),
             ((False, True, False), 1),
+            ((False, np.False_, np.True_), 2),
+            ((0, 1, 0), 1),
         ],
     )
     @pytest.mark.parametrize("target", ["trn2", "trn3"])

@@ -198,7 +198,7 @@ def store(
 
 
 def _accumulates(call: str, core: machine.Core, dst: NkiTensor, accumulate: bool | None) -> bool:
-    if accumulate is False:
+    if accumulate is not None and not accumulate:
         return False
     storage = dst.storage
     if dst.indirection is not None:
