@@ -15,6 +15,7 @@ small scale are measured as finely as those of large scale.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -43,7 +44,7 @@ class Errors:
     Attributes:
         max_ulps: largest error of an output that is finite in both.
         worst: token (of B * S) and column of that output.
-        relative_rms: RMS of the errors over RMS of the exact outputs.
+        relative_rms: RMS of the errors over RMS of the exact outputs; infinite where only these are all 0.
         wrong_nonfinite: outputs that are NaN, +inf or -inf in one and not in the other.
     """
 
@@ -92,8 +93,13 @@ def compare(
             worst = (first + place // ulps.shape[1], place % ulps.shape[1])
         error_squares += float((errors**2).sum())
         exact_squares += float((torch.where(finite, exact, 0.0) ** 2).sum())
-    relative_rms = (error_squares / exact_squares) ** 0.5 if error_squares else 0.0
-    return Errors(max_ulps, worst, relative_rms, wrong)
+    return Errors(max_ulps, worst, _root_of_ratio(error_squares, exact_squares), wrong)
+
+
+def _root_of_ratio(errors: float, exact: float) -> float:
+    if errors == 0.0:
+        return 0.0
+    return math.sqrt(errors / exact) if exact else math.inf
 
 
 def bf16_ulp(values: torch.Tensor) -> torch.Tensor:

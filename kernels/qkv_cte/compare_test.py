@@ -55,14 +55,22 @@ def test_ulp_is_the_distance_of_neighbours(value):
     assert high - low == spacing
 
 
-def test_near_zero_is_measured_by_its_terms():
-    """448 - 448 + 2**-9: M = sqrt(2) * 448 * sqrt(128), so the smallest ulp is 2**-22 of that."""
-    operands = single([448.0, -448.0, 2.0**-9])
-    smallest = 2.0**-22 * math.sqrt(2 * 448.0**2 + 2.0**-18) * math.sqrt(128)
-    assert smallest > 2.0**-9 / 128
-    off = 2.0**-9 * 1.5
-    errors = compare.compare(result(off), *operands)
-    assert errors.max_ulps == pytest.approx((off - 2.0**-9) / smallest)
+@pytest.mark.parametrize("scale", [1.0, 2.0**-20])
+def test_near_zero_is_measured_by_its_products(scale):
+    """448 - 448 + 2**-9: M = scale * |x| * sqrt(128), so the smallest ulp is 2**-22 of that."""
+    operands = single([448.0, -448.0, 2.0**-9], scale)
+    smallest = 2.0**-22 * scale * math.sqrt(2 * 448.0**2 + 2.0**-18) * math.sqrt(128)
+    assert smallest > scale * 2.0**-9 / 128
+    errors = compare.compare(result(1.5 * 2.0**-9 * scale), *operands)
+    assert errors.max_ulps == pytest.approx(0.5 * 2.0**-9 * scale / smallest)
+
+
+def test_near_zero_is_measured_by_its_bias():
+    """448 - 448, of which the second is the bias: M = 448 * sqrt(128) + 448."""
+    smallest = 2.0**-22 * 448 * (math.sqrt(128) + 1)
+    errors = compare.compare(result(2.0**-9), *single([448.0], bias=-448.0))
+    assert errors.max_ulps == pytest.approx(2.0**-9 / smallest)
+    assert errors.relative_rms == math.inf
 
 
 def test_the_floor_is_each_outputs_own():
