@@ -66,7 +66,10 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
 
 
 def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
-    weights = read_layer(caller_path(options.checkpoint), options.layer)
+    path = caller_path(options.checkpoint)
+    with progress(1) as announce:
+        announce(f"reading layer {options.layer} of {path}")
+        weights = read_layer(path, options.layer)
     projections = layer.prepare(weights, target, options.lnc or DEFAULT_LNC)
     results = []
     with progress(len(projections)) as announce:

@@ -32,9 +32,10 @@ def refusal(capsys, *arguments):
     assert caught.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith("bench: error: ")
-    assert err.count("\n") == 1
-    return err
+    *progress, error = err.splitlines()
+    assert all(line.startswith("[") for line in progress)
+    assert error.startswith("bench: error: ")
+    return error
 
 
 def test_success(tmp_path):

@@ -12,6 +12,7 @@ from kernels.qkv_cte.bench import layer, measure, small_layer
 from kernels.qkv_cte.bench.checkpoint import read_layer
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 from kernels.qkv_cte.bench.small_layer import HIDDEN
+from kernels.qkv_cte.compare import Errors
 
 
 @pytest.fixture(scope="module")
@@ -49,6 +50,12 @@ def test_every_segment_is_close_to_the_layers_own(projections):
             assert segment.cosine > 0.998
             # Less would mean that nothing was quantised.
             assert 0.01 < segment.relative_rms < layer.MAX_RELATIVE_RMS
+
+
+def test_a_result_far_from_its_own_operands_is_not_accepted(projections):
+    result = layer.run(projections[1])
+    assert result.accepted
+    assert not dataclasses.replace(result, errors=Errors(1.5, (0, 0), 0.0, 0)).accepted
 
 
 def test_operands_are_the_layers_matrices(projections):

@@ -7,6 +7,7 @@ embedded text.
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -17,6 +18,7 @@ from safetensors.torch import save_file
 from kernels.qkv_cte.bench.checkpoint import CROSS_INPUT, SELF_INPUT
 from kernels.qkv_cte.bench.command_line import OneLineParser, integer
 from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
+from kernels.qkv_cte.bench.progress import progress
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 
 _EXAMPLES = """examples:
@@ -36,14 +38,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
         require_writable(path)
     except ValueError as error:
         parser.error(str(error))
-    torch.manual_seed(options.seed)
-    tensors = layer_tensors(options.hidden, options.heads, options.ffn, options.layer)
-    tensors[SELF_INPUT] = random_layer_input(options.tokens, options.hidden, options.seed).to(torch.bfloat16)
-    tensors[CROSS_INPUT] = random_layer_input(options.text_tokens, options.hidden, options.seed + 1).to(torch.bfloat16)
-    with whole_file(path) as partial:
-        save_file(tensors, partial)
+    with progress(2) as announce:
+        announce(f"making layer {options.layer}")
+        tensors = make_tensors(options)
+        announce(f"writing {path}")
+        with whole_file(path) as partial:
+            save_file(tensors, partial)
     print(f"{path}: layer {options.layer}, {len(tensors)} tensors, {path.stat().st_size:,} bytes")
     return 0
+
+
+def make_tensors(options: argparse.Namespace) -> dict[str, torch.Tensor]:
+    """The layer and its inputs, the same for the same options."""
+    torch.manual_seed(options.seed)
+    inputs = ((SELF_INPUT, options.tokens, options.seed), (CROSS_INPUT, options.text_tokens, options.seed + 1))
+    return layer_tensors(options.hidden, options.heads, options.ffn, options.layer) | {
+        name: random_layer_input(tokens, options.hidden, seed).to(torch.bfloat16) for name, tokens, seed in inputs
+    }
 
 
 def layer_tensors(hidden: int, heads: int, ffn: int, layer: int) -> dict[str, torch.Tensor]:

@@ -24,7 +24,7 @@ def progress(total: int) -> Iterator[Announce]:
     if sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task("", total=total)
+            task = bar.add_task("starting", total=total)
             begun = 0
 
             def show(step: str) -> None:

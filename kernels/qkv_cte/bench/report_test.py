@@ -104,6 +104,22 @@ def test_json_survives_a_round_trip_and_adds_up(wan22, with_values):
     assert document["shapes"][-1]["values"]["errors"]["max_ulps"] <= document["accepted"]["max_ulps"]
 
 
+def test_sub_calls_of_a_baseline_add_up(wan22):
+    cross_q = next(result for result in wan22 if result.shape.case.name == "cross_q")
+    pinned = cross_q.baseline_hbm["pinned"]
+    assert pinned.weights == 2 * 5120 * 5120
+    assert pinned.activations == 2 * 1184 * (5120 + 4)
+    assert pinned.outputs == 1184 * 5120 * 2
+
+
+def test_streamed_weights_are_above_the_minimum():
+    case = next(case for case in cases.CORNERS if case.name == "h_1152")
+    result = shapes.run(shapes.prepare(case, TRN3, values=False))
+    hbm = json_document.document("trn3", [result], [])["shapes"][0]["hbm_bytes"]
+    assert hbm["minimum"]["weights"] == 1152 * 768
+    assert hbm["plan"]["weights"] == 2 * 1152 * 768
+
+
 def test_large_shapes_compute_values_at_fewer_tokens_of_the_same_widths():
     for case in cases.WAN22:
         shorter = shapes.prepare(case, TRN3, values=True).values
