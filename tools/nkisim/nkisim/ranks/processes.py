@@ -6,6 +6,7 @@ rank sees who has finished, failed or not arrived; data travels point to point o
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import time
@@ -30,6 +31,8 @@ _FAREWELL_SECONDS = 2.0
 """How long a failed rank stays, so that the others can read why; rank 0 may keep the store."""
 
 _runs: Counter[tuple[int, ...]] = Counter()
+_tags = itertools.count()
+"""A tag for every payload this process sends, never used again: what a failed run left behind matches nothing."""
 
 
 class ProcessWorld:
@@ -55,7 +58,6 @@ class ProcessWorld:
         _runs[self._global_ranks] += 1
         self._store = dist.PrefixStore(prefix, dist.distributed_c10d._get_default_store())
         self._rounds: Counter[str] = Counter()
-        self._tag = 0
 
     def __enter__(self) -> Self:
         return self
@@ -92,42 +94,42 @@ class ProcessWorld:
             return meeting
         key = f"{lane}/{'-'.join(map(str, sorted(members)))}"
         key, self._rounds[key] = f"{key}/{self._rounds[key]}", self._rounds[key] + 1
-        self._tag = (self._tag + 1) % (1 << 30)
-        self._post(key, offer)
+        tag = next(_tags)
+        self._post(key, offer, tag)
         arrivals = _Arrivals(self, meeting, key)
         wait(arrivals.settled, meeting, outside=True)
         if arrivals.error is not None:
             raise arrivals.error
         self._ask(lambda: self._store.set(f"waits/{self.rank}", ""))
-        self._exchange(offer, arrivals.posts)
+        self._exchange(offer, tag, arrivals.posts)
         return meeting
 
-    def _post(self, key: str, offer: Offer) -> None:
+    def _post(self, key: str, offer: Offer, tag: int) -> None:
         layout = [[str(a.dtype), list(a.shape)] for a in offer.payload]
-        post = json.dumps({"terms": offer.terms, "layout": layout, "tag": self._tag})
+        post = json.dumps({"terms": offer.terms, "layout": layout, "tag": tag})
         self._ask(lambda: self._store.set(f"{key}/{self.rank}", post))
 
-    def _exchange(self, offer: Offer, posts: dict[int, Any]) -> None:
+    def _exchange(self, offer: Offer, tag: int, posts: dict[int, Any]) -> None:
         """Sends the payload to every other member and fills theirs, which the meeting holds already."""
         works = []
         outgoing = [torch.from_numpy(np.ascontiguousarray(a).reshape(-1).view(np.uint8)) for a in offer.payload]
         try:
-            for rank, (tag, arrays) in posts.items():
+            for rank, (their_tag, arrays) in posts.items():
                 peer = self._global_ranks[rank]
                 works += [
-                    dist.irecv(torch.from_numpy(a.reshape(-1).view(np.uint8)), src=peer, group=self._group, tag=tag)
+                    dist.irecv(
+                        torch.from_numpy(a.reshape(-1).view(np.uint8)), src=peer, group=self._group, tag=their_tag
+                    )
                     for a in arrays
                     if a.size
                 ]
-                works += [
-                    dist.isend(data, dst=peer, group=self._group, tag=self._tag) for data in outgoing if data.numel()
-                ]
+                works += [dist.isend(data, dst=peer, group=self._group, tag=tag) for data in outgoing if data.numel()]
             for work in works:
                 work.wait(timedelta(seconds=self._timeout_seconds))
         except RuntimeError as error:
             raise RankFailedError(
-                f"{offer.terms['call']} over {name_ranks(sorted([self.rank, *posts]))}: the connection broke while "
-                f"rank {self.rank} exchanged data with {name_ranks(sorted(posts))}: {_first_line(error)}"
+                f"{offer.terms['call']} over {name_ranks(sorted([self.rank, *posts]))}: rank {self.rank} could not "
+                f"exchange data with {name_ranks(sorted(posts))}: {_first_line(error)}"
             ) from None
 
     def ended(self, rank: int) -> str | None:
