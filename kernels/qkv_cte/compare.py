@@ -103,9 +103,10 @@ def _root_of_ratio(errors: float, exact: float) -> float:
 
 
 def bf16_ulp(values: torch.Tensor) -> torch.Tensor:
-    """Spacing of bf16 at fp64 values: `2 ** (floor(log2 |v|) - 7)`, of the smallest normal number below it."""
+    """Spacing of bf16 at fp64 values: `2 ** (floor(log2 |v|) - 7)`; below the smallest normal number, and at 0, that number's."""
     _, exponents = torch.frexp(values)
-    return torch.ldexp(torch.ones_like(values), (exponents - 1).clamp(min=BF16_MIN_EXPONENT) - BF16_FRACTION_BITS)
+    leading = torch.where(values == 0, BF16_MIN_EXPONENT, exponents - 1).clamp(min=BF16_MIN_EXPONENT)
+    return torch.ldexp(torch.ones_like(values), leading - BF16_FRACTION_BITS)
 
 
 def magnitude(

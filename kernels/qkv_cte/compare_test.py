@@ -45,11 +45,11 @@ def test_ulps(got, terms, bias, ulps):
     assert errors.worst == (0, 0)
 
 
-@pytest.mark.parametrize("value", [1.0, 1.5, 1.9921875, 0.75, 448.0, 2.0**-100, 2.0**-130, 3e38, 5e-324])
+@pytest.mark.parametrize("value", [1.0, 1.5, 1.9921875, 0.75, 448.0, 2.0**-100, 2.0**-130, 3e38, 5e-324, 0.0])
 def test_ulp_is_the_distance_of_neighbours(value):
     """For bf16 values: the next 16-bit pattern is an ulp away. Others have that of the bf16 below."""
     below = torch.tensor([int.from_bytes(memoryview(bytearray(torch.tensor(value).numpy().tobytes())[2:4]), "little")])
-    spacing = 2.0 ** max(math.frexp(value)[1] - 1 - 7, -133)
+    spacing = 2.0 ** max(math.frexp(value)[1] - 1 - 7, -133) if value else 2.0**-133
     assert compare.bf16_ulp(torch.tensor(value, dtype=torch.float64)).item() == spacing
     low, high = ((below + step).to(torch.int16).view(torch.bfloat16).double().item() for step in (0, 1))
     assert high - low == spacing
