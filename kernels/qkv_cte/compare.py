@@ -103,7 +103,7 @@ def _root_of_ratio(errors: float, exact: float) -> float:
 
 
 def bf16_ulp(values: torch.Tensor) -> torch.Tensor:
-    """Spacing of bf16 at fp64 values: `2 ** (floor(log2 |v|) - 7)`; below the smallest normal number, and at 0, that number's."""
+    """Spacing of bf16 at fp64 values: `2 ** (floor(log2 |v|) - 7)`; at 0 and subnormal ones that of the subnormals."""
     _, exponents = torch.frexp(values)
     leading = torch.where(values == 0, BF16_MIN_EXPONENT, exponents - 1).clamp(min=BF16_MIN_EXPONENT)
     return torch.ldexp(torch.ones_like(values), leading - BF16_FRACTION_BITS)
