@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import gc
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -116,6 +117,9 @@ def execute(ranks: list[Rank]) -> list[Run]:
     """
     bodies = [body for rank in ranks for body in rank.bodies()]
     before = machine.current
+    # A stream is many small tuples that no cycle holds; looking for cycles among them would cost more than they do.
+    collecting = gc.isenabled()
+    gc.disable()
     try:
         if len(bodies) == 1:
             name, body = bodies[0]
@@ -128,6 +132,8 @@ def execute(ranks: list[Rank]) -> list[Run]:
             turns.run()
     finally:
         machine.take_turn(before)
+        if collecting:
+            gc.enable()
     return [rank.report() for rank in ranks]
 
 

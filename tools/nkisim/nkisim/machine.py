@@ -23,6 +23,7 @@ from nkisim.storage import Allocation, Region, Storage
 
 _new_record = tuple.__new__
 _new_handle = object.__new__
+_kernel_files = source.kernel_files
 _checked: dict[str, set[Any]] = {}
 
 
@@ -114,12 +115,15 @@ class Core:
     ) -> NkiInstruction:
         """Records an instruction of the kernel line that is running; its handle is what the instruction returns."""
         frame = sys._getframe(2)
-        if frame.f_code.co_filename.startswith(source.OWN):
+        code = frame.f_code
+        if code.co_filename not in _kernel_files:
             frame = source.kernel_frame(frame) or frame
+            code = frame.f_code
         stream = self.stream
         issued = _new_handle(NkiInstruction)
-        issued.core, issued.position = self, len(stream)
-        stream.append(_new_record(Record, (op, on, writes, reads, frame.f_code, frame.f_lasti, name, detail)))
+        issued.core = self
+        issued.position = len(stream)
+        stream.append(_new_record(Record, (op, on, writes, reads, code, frame.f_lasti, name, detail)))
         return issued
 
     def create(

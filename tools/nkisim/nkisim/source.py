@@ -14,6 +14,9 @@ OWN = (f"{_PACKAGES}/nkisim/", f"{_PACKAGES}/nki/")
 _TEST = "_test.py"
 """Ends the names of the tests that lie among them, whose kernels are kernels like any other."""
 
+kernel_files: set[str] = set()
+"""Files found to be no part of the simulator: what most instructions are called from, and quick to look up."""
+
 
 class Site(NamedTuple):
     """A place in a kernel: its code and the offset of the instruction; the line is looked up when asked for."""
@@ -38,6 +41,8 @@ def kernel_frame(frame: FrameType | None) -> FrameType | None:
     """The first frame from `frame` outwards that is not the simulator's own."""
     while frame is not None and _is_own(frame.f_code.co_filename):
         frame = frame.f_back
+    if frame is not None:
+        kernel_files.add(frame.f_code.co_filename)
     return frame
 
 

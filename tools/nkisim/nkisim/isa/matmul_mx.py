@@ -17,6 +17,7 @@ from nkisim.isa import products, rules
 from nkisim.numerics import bf16_product, decode, product
 from nkisim.tensor import NkiTensor
 
+_CALL = "nisa.nc_matmul_mx"
 _TENSOR = Engine.tensor
 _SCALE_OFFSETS = (0, 4, 8, 12)
 _SCALE_ROWS = decode.QUADRANT // decode.GROUP_PARTITIONS
@@ -50,58 +51,57 @@ def nc_matmul_mx(
         TargetError, WrongBufferError, DtypeError, ShapeError, PartitionError: the operands do not suit.
         AccumulationError, UninitializedReadError: what they hold does not.
     """
-    call = "nisa.nc_matmul_mx"
-    core = machine.core(call)
-    if not core.hardware.supports_mx:
-        rules.generation(call, core.hardware, False, "trn3")
+    core = machine.current or machine.core(_CALL)
     try:
         key: tuple[Any, ...] = (
-            call, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
-            moving_scale.signature, tile_position and tuple(tile_position), tile_size and tuple(tile_size), accumulate,
+            _CALL, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
+            moving_scale.signature, tile_position, tile_size, accumulate,
         )  # fmt: skip
         passed = key in core.checked
     except (AttributeError, TypeError):
-        rules.require_tensors(
-            call, dst=dst, stationary=stationary, moving=moving,
-            stationary_scale=stationary_scale, moving_scale=moving_scale,
-        )  # fmt: skip
         key, passed = (), False
-    if stationary.indirection is not stationary_scale.indirection:
-        _check_pair(call, "stationary", stationary, stationary_scale)
-    if moving.indirection is not moving_scale.indirection:
-        _check_pair(call, "moving", moving, moving_scale)
     if not passed:
-        _check(call, core, dst, stationary, moving, stationary_scale, moving_scale, tile_position)
-        products.check_tiling(
-            call, tile_position, tile_size, stationary, prod(stationary.shape[1:]), dst, column_tiles=False
-        )
-        products.check_accumulate(call, accumulate)
-        core.checked.add(key)
+        _check(core, dst, (stationary, stationary_scale), (moving, moving_scale), tile_position, tile_size, accumulate)
+        # Which index an indirect operand uses is no part of its signature.
+        if key and all(t.indirection is None for t in (stationary, stationary_scale, moving, moving_scale)):
+            core.checked.add(key)
     reads = (stationary.region, moving.region, stationary_scale.region, moving_scale.region)
     issued = core.emit("nc_matmul_mx", _TENSOR, (dst.region,), reads, name, accumulate)
     if core.numerics:
-        multiply = _multiplier(call, core, (stationary, stationary_scale), (moving, moving_scale))
-        products.store(call, core, dst, multiply, accumulate)
+        multiply = _multiplier(_CALL, core, (stationary, stationary_scale), (moving, moving_scale))
+        products.store(_CALL, core, dst, multiply, accumulate)
     return issued
 
 
+Operand = tuple[NkiTensor, NkiTensor]
+"""Packed data and its scales."""
+
+
 def _check(
-    call: str,
     core: machine.Core,
     dst: NkiTensor,
-    stationary: NkiTensor,
-    moving: NkiTensor,
-    stationary_scale: NkiTensor,
-    moving_scale: NkiTensor,
+    stationary: Operand,
+    moving: Operand,
     position: Any,
+    size: Any,
+    accumulate: Any,
 ) -> None:
-    hardware = core.hardware
+    call, hardware = _CALL, core.hardware
+    rules.generation(call, hardware, hardware.supports_mx, "trn3")
+    operands = {"stationary": stationary, "moving": moving}
+    rules.require_tensors(
+        call,
+        dst=dst,
+        **{operand: data for operand, (data, _) in operands.items()},
+        **{f"{operand}_scale": scale for operand, (_, scale) in operands.items()},
+    )
     rules.tile(call, "dst", dst, hardware, (rules.PSUM,))
-    for operand, tensor in (("stationary", stationary), ("moving", moving)):
-        rules.tile(call, operand, tensor, hardware, (rules.SBUF,))
-        rules.dtype(call, operand, tensor, dtypes.MX_DATA)
-    products.check_fed_together(call, stationary, moving)
-    contraction, columns = stationary.shape[0], prod(stationary.shape[1:])
+    for operand, (data, scale) in operands.items():
+        _check_pair(call, operand, data, scale)
+        rules.tile(call, operand, data, hardware, (rules.SBUF,))
+        rules.dtype(call, operand, data, dtypes.MX_DATA)
+    products.check_fed_together(call, stationary[0], moving[0])
+    contraction, columns = stationary[0].shape[0], prod(stationary[0].shape[1:])
     if contraction % decode.QUADRANT:
         raise ShapeError(
             f"{call}: {contraction} partitions of stationary and moving; accepted: a multiple of 32 up to 128"
@@ -110,10 +110,12 @@ def _check(
         limit = hardware.matmul_stationary_free_max
         raise ShapeError(f"{call}: stationary has {columns} columns; accepted: an even number up to {limit}")
     accepted = (dtypes.float32, dtypes.bfloat16)
-    products.check_destination(call, dst, columns, prod(moving.shape[1:]), accepted, hardware)
-    products.check_indirect(call, dst, stationary, moving, position, dtypes.MX_DATA)
-    check_scale(call, "stationary_scale", stationary_scale, "stationary", stationary, columns)
-    check_scale(call, "moving_scale", moving_scale, "moving", moving, prod(moving.shape[1:]))
+    products.check_destination(call, dst, columns, prod(moving[0].shape[1:]), accepted, hardware)
+    products.check_indirect(call, dst, stationary[0], moving[0], position, dtypes.MX_DATA)
+    for operand, (data, scale) in operands.items():
+        check_scale(call, f"{operand}_scale", scale, operand, data, prod(data.shape[1:]))
+    products.check_tiling(call, position, size, stationary[0], columns, dst, column_tiles=False)
+    products.check_accumulate(call, accumulate)
 
 
 def _check_pair(call: str, operand: str, data: NkiTensor, scale: NkiTensor) -> None:
@@ -154,7 +156,7 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
 
 
 def _multiplier(
-    call: str, core: machine.Core, stationary: tuple[NkiTensor, NkiTensor], moving: tuple[NkiTensor, NkiTensor]
+    call: str, core: machine.Core, stationary: Operand, moving: Operand
 ) -> Callable[[np.ndarray, bool], None]:
     """Multiplies two operands, each (data, scale): in bf16 where that is possible and exact, else in fp32."""
     if bf16_product.available():
