@@ -6,7 +6,7 @@ from kernels.qkv_cte.buffers import allocate
 from kernels.qkv_cte.config import H_PACK, H_TILE_WORDS, ProjectionConfig
 from kernels.qkv_cte.evict import evict, store
 from kernels.qkv_cte.loads import load_activations, load_channels, load_chunk, load_resident_weights
-from kernels.qkv_cte.matmul import group_targets, multiply
+from kernels.qkv_cte.matmul import group_operands, multiply
 from kernels.qkv_cte.tiling import count_tiles
 from nki.language import NkiTensor
 
@@ -74,14 +74,14 @@ def row_mx_projection(
     for block in config.blocks:
         stationary = load_activations(config, buffers, hidden_words, block)
         for group in block.groups:
-            targets = group_targets(config, buffers, block, group)
+            operands = group_operands(config, buffers, block, group)
             for h in range(count_tiles(config.hidden // H_PACK, H_TILE_WORDS)):
                 if h < config.resident_h_tiles:
                     moving = resident[h][group.first_bank : group.first_bank + group.num_banks]
                 else:
                     moving = load_chunk(config, buffers, weight_words, group, h, chunks_loaded)
                     chunks_loaded += 1
-                multiply(buffers, stationary, moving, targets, h)
+                multiply(stationary, moving, operands, h)
             evict(config, buffers, block, group)
         store(config, buffers, output_rows, block)
     return output

@@ -16,7 +16,7 @@ from common.tiling import round_up
 from nkisim.enums import MemoryRegion
 from nkisim.errors import CapacityError, OverlapError
 from nkisim.record import Record
-from nkisim.storage import Allocation, IndexedRegion
+from nkisim.storage import Allocation, IndexedRegion, Region
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
@@ -80,21 +80,30 @@ def _psum(hardware: Hardware) -> _Memory:
     return _Memory("PSUM", PSUM, hardware.psum_bytes_per_partition, bank, "banks", bank)
 
 
-def _lives(stream: list[Record]) -> dict[int, tuple[Allocation, int, int]]:
-    lives: dict[int, tuple[Allocation, int, int]] = {}
+Lives = dict[int, tuple[Allocation, int, int]]
+"""On-chip allocations by number, with the positions of their first and last access."""
+
+
+def _lives(stream: list[Record]) -> Lives:
+    lives: Lives = {}
     for position, record in enumerate(stream):
-        touched = [*record.writes, *record.reads]
-        for region in touched:
-            if type(region) is IndexedRegion and region.chosen_by is not None:
-                touched.append(region.chosen_by)
-            allocation = region.allocation
-            if allocation.buffer is SBUF or allocation.buffer is PSUM:
-                known = lives.get(allocation.number)
-                lives[allocation.number] = (allocation, known[1] if known else position, position)
+        for region in record.writes:
+            _touch(lives, region, position)
+        for region in record.reads:
+            _touch(lives, region, position)
     return lives
 
 
-def _peak(lives: dict[int, tuple[Allocation, int, int]], memory: _Memory) -> int:
+def _touch(lives: Lives, region: Region, position: int) -> None:
+    allocation = region[0]
+    if allocation.buffer is SBUF or allocation.buffer is PSUM:
+        known = lives.get(allocation.number)
+        lives[allocation.number] = (allocation, known[1] if known else position, position)
+    if type(region) is IndexedRegion and region.chosen_by is not None:
+        _touch(lives, region.chosen_by, position)
+
+
+def _peak(lives: Lives, memory: _Memory) -> int:
     """Most bytes in use at once, in whole granules."""
     here = [
         _Life(allocation, first, last, round_up(allocation.row_bytes, memory.granule_bytes))
