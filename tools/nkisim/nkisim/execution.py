@@ -72,6 +72,8 @@ class Rank:
 
     def report(self) -> Run:
         """Checks what can be checked only at the end."""
+        for shared in self.launch.watched:
+            shared.settle()
         for core in self.cores:
             core.loops.check_tensors()
         cores = tuple(_report(core) for core in self.cores)

@@ -39,6 +39,7 @@ class Launch:
         shared: tensors in shared HBM, in the order in which each core creates them.
         constants: tensors that hold data when the kernel starts; see `nkisim.language.constants`.
         joined: collectives that all cores of the rank take part in, in that order; see `nkisim.collectives.joining`.
+        watched: accesses of two cores to each tensor in shared HBM; see `nkisim.sharing`.
         meetings: what cores bring to barriers and exchanges; see `nkisim.isa.cores`.
         wait: gives the other cores and ranks the turn until a condition holds; see `nkisim.turns`.
     """
@@ -52,6 +53,7 @@ class Launch:
     shared: list[Storage] = field(default_factory=list)
     constants: dict[Any, Any] = field(default_factory=dict)
     joined: list[Any] = field(default_factory=list)
+    watched: list[Sharing] = field(default_factory=list)
     meetings: dict[Any, Any] = field(default_factory=dict)
     wait: Wait | None = None
 
@@ -59,6 +61,7 @@ class Launch:
         """Where two cores compute values, notices their races over a tensor in shared HBM."""
         if self.num_programs > 1 and self.options.numerics:
             storage.sharing = Sharing(storage)
+            self.watched.append(storage.sharing)
 
     def place(self, program_id: int) -> str:
         """What errors call a core: the rank only where there are several, the core likewise."""

@@ -97,6 +97,14 @@ def _load(rows=slice(0, 32)):
     return lambda shared: nl.load(shared[rows])
 
 
+def _both(first, second):
+    def use(shared):
+        first(shared)
+        second(shared)
+
+    return use
+
+
 def _twice(value):
     """Stores what the other core stored and reads it."""
 
@@ -114,6 +122,9 @@ def _twice(value):
         (_store(1.0, slice(0, 9)), _load(slice(8, 20)), "core 0 reads"),
         (_store(1.0), _store(2.0), r"core 0 overwrites shared \[32, 8\], part of which core 1 wrote"),
         (_load(), _store(2.0), r"core 0 overwrites shared \[32, 8\], part of which core 1 read"),
+        (_store(1.0), _both(_store(1.0), _store(2.0)), "core 0 overwrites"),
+        (_store(1.0), _both(_store(2.0), _store(1.0, slice(0, 31))), "core 0 overwrites"),
+        (_store(1.0), _twice(2.0), "core 0 overwrites"),
     ],
 )
 def test_races(write, use, words):
@@ -128,6 +139,7 @@ def test_races(write, use, words):
     [
         (_store(1.0, slice(0, 8)), _load(slice(8, 20))), (_store(1.0), _store(1.0)), (_load(), _load()),
         (_store(1.0, slice(0, 16)), _store(2.0, slice(16, 32))), (_load(), _store(0.0)), (_store(1.0), _twice(1.0)),
+        (_store(1.0), _both(_store(2.0), _twice(1.0))),
     ],
 )  # fmt: skip
 def test_no_races(write, use):
