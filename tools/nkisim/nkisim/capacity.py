@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
@@ -85,22 +86,29 @@ Lives = dict[int, tuple[Allocation, int, int]]
 
 
 def _lives(stream: list[Record]) -> Lives:
-    lives: Lives = {}
+    """Views are used many times, so that accesses are noted by view first and by allocation afterwards."""
+    accesses: dict[int, list[Any]] = {}
     for position, record in enumerate(stream):
-        for region in record.writes:
-            _touch(lives, region, position)
-        for region in record.reads:
-            _touch(lives, region, position)
+        for operands in (record.writes, record.reads):
+            for region in operands:
+                known = accesses.get(id(region))
+                if known is None:
+                    accesses[id(region)] = [region, position, position]
+                else:
+                    known[2] = position
+    lives: Lives = {}
+    for region, first, last in accesses.values():
+        _note(lives, region, first, last)
     return lives
 
 
-def _touch(lives: Lives, region: Region, position: int) -> None:
-    allocation = region[0]
+def _note(lives: Lives, region: Region, first: int, last: int) -> None:
+    allocation = region.allocation
     if allocation.buffer is SBUF or allocation.buffer is PSUM:
-        known = lives.get(allocation.number)
-        lives[allocation.number] = (allocation, known[1] if known else position, position)
+        _, known_first, known_last = lives.get(allocation.number, (allocation, first, last))
+        lives[allocation.number] = (allocation, min(first, known_first), max(last, known_last))
     if type(region) is IndexedRegion and region.chosen_by is not None:
-        _touch(lives, region.chosen_by, position)
+        _note(lives, region.chosen_by, first, last)
 
 
 def _peak(lives: Lives, memory: _Memory) -> int:

@@ -161,7 +161,7 @@ class NkiTensor(NKIObject):
         if type(key) is not tuple:
             key = (key,)
         try:
-            view = views.index(View(self.shape, self.strides, self.offset), key, self.on_chip)
+            view = views.index((self.shape, self.strides, self.offset), key, self.on_chip)
         except ArgumentError:
             if not any(indirect.is_dynamic(k) for k in key):
                 raise

@@ -23,6 +23,9 @@ class View(NamedTuple):
     offset: int
 
 
+_new_view = tuple.__new__
+
+
 class DynamicSlice(NamedTuple):
     """`nl.ds(start, size)`: `size` elements from `start` on."""
 
@@ -50,8 +53,8 @@ def is_contiguous(shape: Ints, strides: Ints) -> bool:
     return True
 
 
-def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
-    """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis."""
+def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> View:
+    """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis. `view` may be a plain tuple."""
     shape, strides, offset = view
     rank = len(shape)
     if Ellipsis in key:
@@ -64,13 +67,19 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
     for dim, k in enumerate(key):
         size, stride = shape[dim], strides[dim]
         if type(k) is slice:
-            start, stop, step = _bounds(k, size, dim)
-            if start:
+            start, stop = k.start, k.stop
+            # The cases that kernels write; this runs for every view of every instruction.
+            if k.step is None and start is None and stop is None:
+                new_shape.append(size)
+                new_strides.append(stride)
+                continue
+            if k.step is None and type(start) is int and type(stop) is int and 0 <= start < stop <= size:
                 offset += start * stride
-            if step == 1:
                 new_shape.append(stop - start)
                 new_strides.append(stride)
                 continue
+            start, stop, step = _bounds(k, size, dim)
+            offset += start * stride
             new_shape.append((stop - start + step - 1) // step)
             new_strides.append(stride * step)
         elif type(k) is DynamicSlice:
@@ -90,7 +99,7 @@ def index(view: View, key: tuple[Any, ...], on_chip: bool) -> View:
     if len(new_shape) < (2 if on_chip else 1):
         new_shape.append(1)
         new_strides.append(dropped_stride)
-    return View(tuple(new_shape), tuple(new_strides), offset)
+    return _new_view(View, (tuple(new_shape), tuple(new_strides), offset))
 
 
 def filled(key: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
@@ -107,13 +116,6 @@ def filled(key: tuple[Any, ...], rank: int) -> tuple[Any, ...]:
 
 
 def _bounds(k: slice, size: int, dim: int) -> tuple[int, int, int]:
-    start, stop = k.start, k.stop
-    if k.step is None:
-        # The cases that kernels write; this runs for every view of every instruction.
-        if start is None and stop is None:
-            return 0, size, 1
-        if type(start) is int and type(stop) is int and 0 <= start < stop <= size:
-            return start, stop, 1
     start = 0 if k.start is None else integer(k.start, f"slice start of dimension {dim}")
     stop = size if k.stop is None else integer(k.stop, f"slice stop of dimension {dim}")
     step = 1 if k.step is None else integer(k.step, f"slice step of dimension {dim}")
