@@ -253,6 +253,25 @@ def test_gpsimd_dma_sizes():
     _cores(_exchange(shape=(8, 257)), np.ones((8, 257), np.float32))
 
 
+def test_elements_that_nobody_wrote_stay_so():
+    def kernel(x, written_before):
+        me = nl.program_id(0)
+        sent, received = nl.ndarray((64, 32), nl.float32), nl.ndarray((64, 32), nl.float32)
+        nisa.dma_copy(sent[:4], x[:4])
+        if written_before:
+            nisa.memset(received, 0.0)
+        nisa.sendrecv(sent, received, 1 - me, 1 - me, 0)
+        nl.copy(received[:4])
+        with pytest.raises(UninitializedReadError):
+            nl.copy(received[:5])
+
+    _cores(kernel, X, False)
+    with pytest.raises(UninitializedReadError, match=r"element \[4, 0\] is sent over a written element of dst"):
+        _cores(kernel, X, True)
+    with pytest.raises(UninitializedReadError, match=r"nisa.sendrecv: src: element"):
+        _cores(lambda: nisa.sendrecv(*(nl.ndarray((4, 4), nl.float32) for _ in "ab"), 1, 1, 0))
+
+
 def test_a_core_that_never_comes():
     def barrier(x):
         out = nl.ndarray((4, 4), nl.float32, nl.shared_hbm, name="out")
