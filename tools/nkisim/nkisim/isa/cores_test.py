@@ -266,10 +266,9 @@ def test_elements_that_nobody_wrote_stay_so():
             nl.copy(received[:5])
 
     _cores(kernel, X, False)
-    with pytest.raises(UninitializedReadError, match=r"element \[4, 0\] is sent over a written element of dst"):
-        _cores(kernel, X, True)
+    _cores(kernel, X, True)
     with pytest.raises(UninitializedReadError, match=r"nisa.sendrecv: src: element"):
-        _cores(lambda: nisa.sendrecv(*(nl.ndarray((4, 4), nl.float32) for _ in "ab"), 1, 1, 0))
+        _cores(lambda: nisa.sendrecv(nl.ndarray((4, 4), nl.int8), nl.ndarray((4, 4), nl.int8), 1, 1, 0))
 
 
 def test_a_core_that_never_comes():
