@@ -70,6 +70,7 @@ def missing_names() -> list[str]:
     missing = []
     for module_name, listed in documented().items():
         module = importlib.import_module(module_name)
+        wanted: list[tuple[Any, str, str]]
         wanted = [(module, f"{module_name}.{name}", name) for name in (*listed["constants"], *listed["classes"])]
         for class_name, members in listed["classes"].items():
             owner = getattr(module, class_name, None)
