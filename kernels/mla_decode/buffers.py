@@ -11,7 +11,7 @@ from kernels.mla_decode.config import (
     WEIGHT_BUFFERS,
     AttentionConfig,
 )
-from kernels.mla_decode.tiling import latent_tiles, prior_tiles
+from kernels.mla_decode.tiling import count_tiles, latent_tiles, prior_tiles
 from nki.language import NKIObject, NkiTensor
 
 
@@ -21,8 +21,9 @@ class Buffers(NKIObject):
 
     Attributes:
         index: [128, n_tokens, T] int32, rows for the batched gather.
+        natural_index: [128, n_tokens, T] uint32, the same in key order; None where no DMA transposes.
         keep: [128, n_tokens, T] uint32, 1 where a key is seen.
-        identity: [128, 128] fp32; ones: [128, 128] fp32.
+        ones: [128, 1] fp32.
         current_features: [128, L + 1, n_tokens], this step's rows feature-major, rope last.
         rows: [128 keys, T, rope + kv_lora_rank], token-major keys.
         current: [1, rope + kv_lora_rank], this step's row of one token.
@@ -35,8 +36,8 @@ class Buffers(NKIObject):
     """
 
     index: NkiTensor
+    natural_index: NkiTensor | None
     keep: NkiTensor
-    identity: NkiTensor
     ones: NkiTensor
     current_features: NkiTensor
     rows: list[NkiTensor]
@@ -46,7 +47,6 @@ class Buffers(NKIObject):
     weights: NkiTensor
     partial: NkiTensor
     group_column: NkiTensor
-    diagonal: NkiTensor
     latent: NkiTensor
     inverse_sum: NkiTensor
     latent_features: NkiTensor
@@ -62,27 +62,34 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
     tokens, heads, tiles, latents = config.n_tokens, config.n_heads, prior_tiles(config), latent_tiles(config)
     row = config.rope + config.kv_lora_rank
     group = config.group_tokens
+    loads = heads * count_tiles(config.hidden, config.pass_columns)
+    natural_index = None
+    if config.dma_transposed_chunks > 0:
+        natural_index = place(config, "natural_index", (P_MAX, tokens, tiles), nl.uint32)
     return Buffers(
         index=place(config, "index", (P_MAX, tokens, tiles), nl.int32),
+        natural_index=natural_index,
         keep=place(config, "keep", (P_MAX, tokens, tiles), nl.uint32),
-        identity=place(config, "identity", (P_MAX, P_MAX), nl.float32),
-        ones=place(config, "ones", (P_MAX, P_MAX), nl.float32),
+        ones=place(config, "ones", (P_MAX, 1), nl.float32),
         current_features=place(config, "current_features", (P_MAX, latents + 1, tokens), dtype),
         rows=rotating(config, "rows", config.key_buffers, (P_MAX, tiles, row), dtype),
-        current=rotating(config, "current", CURRENT_BUFFERS, (1, row), dtype),
-        features=rotating(config, "features", KEY_MAJOR_BUFFERS, (P_MAX, latents + 1, tiles * P_MAX), dtype),
+        current=rotating(config, "current", min(CURRENT_BUFFERS, tokens), (1, row), dtype),
+        features=rotating(
+            config, "features", min(KEY_MAJOR_BUFFERS, tokens), (P_MAX, latents + 1, tiles * P_MAX), dtype
+        ),
         scores=place(config, "scores", (P_MAX, group, tiles + 1, heads), nl.float32),
         weights=place(config, "weights", (P_MAX, group, tiles + 1, heads), dtype),
         partial=place(config, "partial", (P_MAX, group, heads), nl.float32),
         group_column=place(config, "group_column", (group * heads, 1), nl.float32),
-        diagonal=place(config, "diagonal", (group * heads, group * heads), nl.float32),
         latent=place(config, "latent", (heads, config.kv_lora_rank), dtype),
         inverse_sum=place(config, "inverse_sum", (heads, 1), nl.float32),
         latent_features=place(config, "latent_features", (P_MAX, latents, heads, tokens), dtype),
         values=place(config, "values", (config.v_head_dim, heads, tokens), dtype),
-        absorb=rotating(config, "absorb", WEIGHT_BUFFERS, (config.v_head_dim, config.kv_lora_rank), dtype),
-        absorb_features=rotating(config, "absorb_features", WEIGHT_BUFFERS, (P_MAX, latents, config.v_head_dim), dtype),
-        o_proj=rotating(config, "o_proj", WEIGHT_BUFFERS, (config.v_head_dim, config.pass_columns), dtype),
+        absorb=rotating(config, "absorb", min(WEIGHT_BUFFERS, heads), (config.v_head_dim, config.kv_lora_rank), dtype),
+        absorb_features=rotating(
+            config, "absorb_features", min(WEIGHT_BUFFERS, heads), (P_MAX, latents, config.v_head_dim), dtype
+        ),
+        o_proj=rotating(config, "o_proj", min(WEIGHT_BUFFERS, loads), (config.v_head_dim, config.pass_columns), dtype),
         output=place(config, "output", (tokens, config.pass_columns), dtype),
     )
 

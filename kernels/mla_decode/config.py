@@ -30,9 +30,9 @@ class AttentionConfig(NKIObject):
     Attributes:
         n_tokens, n_heads, n_prior: sizes of the step.
         kv_lora_rank, rope, v_head_dim, hidden: widths.
-        softmax_scale: applied to the scores.
         group_tokens: tokens that share one softmax.
         key_buffers: rotating token-major key buffers; at least group_tokens.
+        dma_transposed_chunks: latent tiles that DMAs transpose; the Tensor Engine does the rest.
         pass_columns: columns of `hidden` accumulated at once by the o-projection.
         addresses: first byte of each SBUF buffer in its partitions, by name.
     """
@@ -44,8 +44,8 @@ class AttentionConfig(NKIObject):
     rope: int
     v_head_dim: int
     hidden: int
-    softmax_scale: float
     group_tokens: int
     key_buffers: int
+    dma_transposed_chunks: int
     pass_columns: int
     addresses: dict[str, int]

@@ -16,14 +16,17 @@ def load_tables(
     buffers: Buffers,
     prior_rows: NkiTensor,
     prior_key_pos: NkiTensor,
+    prior_rows_natural: NkiTensor,
     positions: NkiTensor,
 ) -> None:
-    """Loads the gather's index and works out which keys each token sees.
+    """Loads the indices of the gathers and works out which keys each token sees.
 
-    keep[p, t, tile] = prior_key_pos[p, t, tile] < positions[t];  slots from n_prior on are never seen
+    keep[p, t, tile] = prior_key_pos[p, t, tile] < positions[t]
     """
     tiles = prior_tiles(config)
     nisa.dma_copy(dst=buffers.index, src=prior_rows)
+    if buffers.natural_index is not None:
+        nisa.dma_copy(dst=buffers.natural_index, src=prior_rows_natural)
     key_pos = place(config, "key_pos", (P_MAX, config.n_tokens, tiles), nl.float32)
     nisa.dma_copy(dst=key_pos, src=prior_key_pos)
     own = place(config, "own_positions", (P_MAX, config.n_tokens), nl.float32)
@@ -31,19 +34,6 @@ def load_tables(
     nisa.dma_copy(dst=own, src=row.broadcast(0, P_MAX))
     for t in range(config.n_tokens):
         nisa.tensor_scalar(dst=buffers.keep[:, t, :], data=key_pos[:, t, :], op0=nl.less, operand0=own[:, t : t + 1])
-
-
-def make_constants(buffers: Buffers) -> None:
-    """identity[p, i] = (p == i);  ones[p, i] = 1"""
-    nisa.memset(dst=buffers.ones, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.affine_select(
-        dst=buffers.identity,
-        pattern=[[-1, P_MAX]],
-        channel_multiplier=1,
-        on_true_tile=buffers.ones,
-        on_false_value=0.0,
-        cmp_op=nl.equal,
-    )
 
 
 def load_current_features(config: AttentionConfig, buffers: Buffers, kv_row_cur: NkiTensor) -> None:
@@ -91,3 +81,37 @@ def gather_rows(config: AttentionConfig, buffers: Buffers, cache_rows: NkiTensor
         dge_mode=nisa.dge_mode.swdge,
     )
     return rows
+
+
+def clear_features(config: AttentionConfig, buffers: Buffers) -> None:
+    """Gives what DMA transposes skip a value, once: a masked key's features may be an earlier token's, not nothing."""
+    chunks = config.dma_transposed_chunks
+    if chunks > 0:
+        for features in buffers.features:
+            nisa.memset(dst=features[:, 0:chunks, :], value=0.0, engine=nisa.engine.gpsimd)
+
+
+def gather_features(
+    config: AttentionConfig, buffers: Buffers, cache_rows: NkiTensor, features: NkiTensor, token: int
+) -> None:
+    """Brings one token's first latent tiles from the cache transposed, by DMA.
+
+    features[f, part, 128 tile + p] = cache_rows[row of key 128 tile + p, column f of feature tile part]
+    """
+    natural_index = buffers.natural_index
+    if natural_index is None:
+        return
+    width = config.rope + config.kv_lora_rank
+    keys = prior_tiles(config) * P_MAX
+    for part in range(config.dma_transposed_chunks):
+        first, height = feature_columns(config, part)
+        nisa.dma_transpose(
+            dst=features[:, part, :],
+            src=cache_rows[:, first : first + height].ap(
+                pattern=[[width, keys], [1, height]],
+                vector_offset=natural_index[:, token, :],
+                indirect_dim=0,
+            ),
+            oob_mode=nisa.oob_mode.skip,
+            dge_mode=nisa.dge_mode.swdge,
+        )

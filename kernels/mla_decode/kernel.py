@@ -5,7 +5,12 @@ import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.buffers import allocate, place
 from kernels.mla_decode.config import P_MAX, AttentionConfig
-from kernels.mla_decode.gather import gather_rows, load_current_features, load_tables, make_constants
+from kernels.mla_decode.gather import (
+    clear_features,
+    gather_rows,
+    load_current_features,
+    load_tables,
+)
 from kernels.mla_decode.scores import make_features, score
 from kernels.mla_decode.softmax import softmax_group
 from kernels.mla_decode.tails import absorb_out, project_out
@@ -14,16 +19,19 @@ from kernels.mla_decode.values import weighted_sum
 from nki.language import NkiTensor
 
 
-def attend(
+def mla_decode_attention(
     q_absorbed_sbuf: NkiTensor,
     q_pe_sbuf: NkiTensor,
     kv_cache: NkiTensor,
     kv_row_cur: NkiTensor,
     prior_rows: NkiTensor,
     prior_key_pos: NkiTensor,
+    prior_rows_natural: NkiTensor,
     positions: NkiTensor,
     out_absorb_w: NkiTensor,
     o_proj_w: NkiTensor,
+    n_prior: int,
+    softmax_scale: float,
     config: AttentionConfig,
 ) -> NkiTensor:
     """One decode step's sparse attention, traced inline after the front-fold.
@@ -32,17 +40,21 @@ def attend(
         n_tokens: decode tokens, up to 128; n_heads: heads of this rank, up to 128.
         n_prior: selected keys per token; T = ceil(n_prior / 128) key tiles.
         kv_lora_rank: C, a multiple of 128 that fits a PSUM bank; L = C / 128 latent tiles.
-        rope: R, up to 128; v_head_dim: up to 128; hidden: what the o-projection emits.
+        rope: R, even, up to 128; v_head_dim: up to 128; hidden: what the o-projection emits.
 
     Args:
         q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF.
         q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, the first R partitions in use.
         kv_cache: [n_blocks, 1, block_size, R + C], read only.
         kv_row_cur: [n_tokens, R + C], `[k_pe | kv_latent]`.
-        prior_rows: [128, n_tokens, T] int32; prior_key_pos: [128, n_tokens, T] float32; from `tables`.
+        prior_rows: [128, n_tokens, T] int32; prior_key_pos: [128, n_tokens, T] float32; prior_rows_natural:
+            [128, n_tokens, T] uint32, read only where the plan has chunks transposed by DMA. From `tables`.
         positions: [n_tokens] int32.
         out_absorb_w: [n_heads, v_head_dim, C]; o_proj_w: [n_heads * v_head_dim, hidden].
-        config: from `plan.Plan.config`.
+        n_prior: as the plan has it.
+        softmax_scale: applied to the scores.
+        config: from `plan.Plan.config`: a plan's schedule and addresses cannot be worked out in a trace, so they
+            come with the call, after the arguments of the public kernel.
 
     Returns:
         [n_tokens, hidden] in the cache's type, this rank's part before the all-reduce.
@@ -50,6 +62,9 @@ def attend(
     Notes:
         Rounding, with a bf16 cache: scores, softmax and both denominators and maxima are fp32; numerators, latent
         output, values and the result are rounded to bf16 once each.
+        The mask drops a key's score. Its row is read all the same, unless its index lies outside the cache, and a
+        weight of 0 times a NaN is a NaN: tables must give a slot that is no key a row outside the cache, as
+        `tables.build_prior_index` does.
 
     Pseudocode:
         for group of tokens:
@@ -61,21 +76,23 @@ def attend(
                 latent[token] = weights.T @ rows / sum(weights)
         values = out_absorb_w @ latent;  output = values.T @ o_proj_w
     """
+    assert n_prior == config.n_prior
     output = nl.ndarray((config.n_tokens, config.hidden), dtype=kv_cache.dtype, buffer=nl.shared_hbm, name="output")
     row_width = config.rope + config.kv_lora_rank
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], row_width))
     buffers = allocate(config, kv_cache.dtype)
-    make_constants(buffers)
-    load_tables(config, buffers, prior_rows, prior_key_pos, positions)
+    nisa.memset(dst=buffers.ones, value=1.0, engine=nisa.engine.gpsimd)
+    load_tables(config, buffers, prior_rows, prior_key_pos, prior_rows_natural, positions)
     load_current_features(config, buffers, kv_row_cur)
+    clear_features(config, buffers)
     for first, tokens in group_ranges(config):
         gathered = []
         for slot in range(tokens):
             rows = gather_rows(config, buffers, cache_rows, first + slot)
-            features = make_features(config, buffers, rows, first + slot)
+            features = make_features(config, buffers, cache_rows, rows, first + slot)
             score(config, buffers, features, q_absorbed_sbuf, q_pe_sbuf, first + slot, slot)
             gathered.append(rows)
-        softmax_group(config, buffers, tokens)
+        softmax_group(config, buffers, tokens, softmax_scale)
         for slot in range(tokens):
             weighted_sum(config, buffers, gathered[slot], kv_row_cur, first + slot, slot)
     absorb_out(config, buffers, out_absorb_w)
@@ -91,26 +108,32 @@ def staged_attention(
     kv_row_cur: NkiTensor,
     prior_rows: NkiTensor,
     prior_key_pos: NkiTensor,
+    prior_rows_natural: NkiTensor,
     positions: NkiTensor,
     out_absorb_w: NkiTensor,
     o_proj_w: NkiTensor,
+    n_prior: int,
+    softmax_scale: float,
     config: AttentionConfig,
 ) -> NkiTensor:
-    """`attend` on its own: stages the queries, which lie in HBM in the layouts of SBUF, first."""
+    """`mla_decode_attention` on its own: first brings the queries from HBM, where they lie as they will in SBUF."""
     tokens, heads = config.n_tokens, config.n_heads
     absorbed = place(config, "q_absorbed", (P_MAX, latent_tiles(config), tokens, heads), q_absorbed.dtype)
     nisa.dma_copy(dst=absorbed, src=q_absorbed)
     rotary = place(config, "q_pe", (P_MAX, tokens, heads), q_pe.dtype)
     nisa.dma_copy(dst=rotary[0 : config.rope, :, :], src=q_pe[0 : config.rope, :, :])
-    return attend(
+    return mla_decode_attention(
         absorbed,
         rotary,
         kv_cache,
         kv_row_cur,
         prior_rows,
         prior_key_pos,
+        prior_rows_natural,
         positions,
         out_absorb_w,
         o_proj_w,
+        n_prior,
+        softmax_scale,
         config,
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 
-from common.budget import BudgetError, MemoryMap, SbufLedger
+from common.budget import SBUF_ALIGNMENT_BYTES, BudgetError, MemoryMap, SbufLedger
+from common.checks import require_int
 from common.hardware import Hardware
+from common.tiling import ceil_div
 from kernels.mla_decode.config import (
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
@@ -16,6 +19,9 @@ from kernels.mla_decode.config import (
 from kernels.mla_decode.dims import BANK_FP32, Dims
 
 FP32_BYTES = INT32_BYTES = 4
+
+DMA_TRANSPOSE_ALIGNMENT_BYTES = 32
+"""A DMA transpose writes each row from such a boundary on; a tile's 128 keys keep to it between latent tiles."""
 
 LARGEST_GROUP = 4
 """Tokens of a softmax group. Its fixed costs are the transposes and products that cross partitions, four small
@@ -49,20 +55,26 @@ class Plan:
         dims, hardware: what it was made for.
         group_tokens: tokens that share a softmax.
         key_buffers: tokens whose rows are in SBUF at once.
+        dma_transposed_chunks: latent tiles that DMAs transpose, each reading its columns again.
         pass_columns: columns of an o-projection pass.
         sbuf: every SBUF allocation.
-        hbm: bytes moved, when no slot is skipped; each selected row, weight and result once.
+        hbm: bytes moved where no slot is skipped: the rows of all slots of the key tiles, DMA-transposed columns
+            again, this step's rows twice, each weight and result once.
+        minimum: bytes that no schedule avoids: n_prior rows of each token and everything else once.
     """
 
     dims: Dims
     hardware: Hardware
     group_tokens: int
     key_buffers: int
+    dma_transposed_chunks: int
     pass_columns: int
     sbuf: MemoryMap
     hbm: HbmBytes
+    minimum: HbmBytes
 
-    def config(self, softmax_scale: float) -> AttentionConfig:
+    @property
+    def config(self) -> AttentionConfig:
         """The plan as the kernel takes it."""
         dims = self.dims
         return AttentionConfig(
@@ -73,9 +85,9 @@ class Plan:
             rope=dims.rope,
             v_head_dim=dims.v_head_dim,
             hidden=dims.hidden,
-            softmax_scale=softmax_scale,
             group_tokens=self.group_tokens,
             key_buffers=self.key_buffers,
+            dma_transposed_chunks=self.dma_transposed_chunks,
             pass_columns=self.pass_columns,
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
@@ -84,6 +96,7 @@ class Plan:
         lines = [
             f"{self.dims.n_tokens} tokens, {self.dims.n_heads} heads, {self.dims.n_prior} keys on {self.hardware.name}",
             f"softmax groups of {self.group_tokens}, {self.key_buffers} key buffers, "
+            f"{self.dma_transposed_chunks} latent tiles transposed by DMA, "
             f"o-projection in passes of {self.pass_columns} columns",
             "",
             str(self.sbuf),
@@ -91,87 +104,122 @@ class Plan:
         return "\n".join(lines)
 
 
-def make(dims: Dims, hardware: Hardware) -> Plan:
+def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0) -> Plan:
     """Plans a step: the largest softmax group that fits, with twice as many key buffers where they fit too.
 
+    Args:
+        dims: its sizes.
+        hardware: the target.
+        dma_transposed_chunks: 0 to kv_lora_rank / 128 latent tiles whose keys DMAs transpose. It saves the Tensor
+            Engine's transposes and their evictions and reads those columns of the cache a second time; bf16 only.
+
     Raises:
+        ValueError: there are fewer latent tiles, or they are fp32.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
+    chunks = require_int("dma_transposed_chunks", dma_transposed_chunks, at_least=0)
+    if chunks > dims.latent_tiles:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
+    if chunks and dims.itemsize != 2:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
     largest = max(1, min(LARGEST_GROUP, dims.n_tokens, P_MAX // dims.n_heads))
     refusal: BudgetError | None = None
     for group in range(largest, 0, -1):
         for buffers in sorted({min(2 * group, dims.n_tokens), group}, reverse=True):
             try:
-                return _plan(dims, hardware, group, buffers)
+                return _plan(dims, hardware, group, buffers, chunks)
             except BudgetError as error:
                 refusal = error
     assert refusal is not None
     raise refusal
 
 
-def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int) -> Plan:
+def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int) -> Plan:
     pass_columns = min(dims.hidden, LARGEST_PASS_BANKS * BANK_FP32)
     return Plan(
         dims=dims,
         hardware=hardware,
         group_tokens=group,
         key_buffers=key_buffers,
+        dma_transposed_chunks=chunks,
         pass_columns=pass_columns,
-        sbuf=_sbuf_map(dims, hardware, group, key_buffers, pass_columns),
-        hbm=_hbm_bytes(dims),
+        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns),
+        hbm=_hbm_bytes(dims, chunks),
+        minimum=_minimum(dims),
     )
 
 
-def _sbuf_map(dims: Dims, hardware: Hardware, group: int, key_buffers: int, pass_columns: int) -> MemoryMap:
+def _sbuf_map(
+    dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int, pass_columns: int
+) -> MemoryMap:
     """Lasting buffers first; setup, attention and tails then take turns on the rest."""
-    item, tiles, latents = dims.itemsize, dims.key_tiles, dims.latent_tiles
+    item, latents = dims.itemsize, dims.latent_tiles
     tokens, heads = dims.n_tokens, dims.n_heads
-    columns = group * heads
+    index_bytes = INT32_BYTES * tokens * dims.key_tiles
     ledger = SbufLedger(hardware)
-    ledger.allocate("index", INT32_BYTES * tokens * tiles)
-    ledger.allocate("keep", INT32_BYTES * tokens * tiles)
-    ledger.allocate("identity", FP32_BYTES * P_MAX)
-    ledger.allocate("ones", FP32_BYTES * P_MAX)
+    ledger.allocate("index", index_bytes)
+    if chunks:
+        ledger.allocate("natural_index", index_bytes)
+    ledger.allocate("keep", index_bytes)
+    ledger.allocate("ones", FP32_BYTES)
     ledger.allocate("q_absorbed", item * latents * tokens * heads)
     ledger.allocate("q_pe", item * tokens * heads)
     ledger.allocate("current_features", item * (latents + 1) * tokens)
     ledger.allocate("latent_features", item * latents * heads * tokens)
     with ledger.scope("setup"):
-        ledger.allocate("key_pos", FP32_BYTES * tokens * tiles)
+        ledger.allocate("key_pos", FP32_BYTES * tokens * dims.key_tiles)
         ledger.allocate("own_positions", FP32_BYTES * tokens)
         ledger.allocate("current_rows", item * dims.row_width)
     with ledger.scope("attention"):
-        _rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
-        _rotating(ledger, "current", CURRENT_BUFFERS, item * dims.row_width)
-        _rotating(ledger, "features", KEY_MAJOR_BUFFERS, item * (latents + 1) * tiles * P_MAX)
-        ledger.allocate("scores", FP32_BYTES * group * (tiles + 1) * heads)
-        ledger.allocate("weights", item * group * (tiles + 1) * heads)
-        ledger.allocate("partial", FP32_BYTES * columns)
-        ledger.allocate("group_column", FP32_BYTES)
-        ledger.allocate("diagonal", FP32_BYTES * columns)
-        ledger.allocate("latent", item * dims.kv_lora_rank)
-        ledger.allocate("inverse_sum", FP32_BYTES)
+        _attention_buffers(dims, ledger, group, key_buffers, chunks)
     with ledger.scope("tails"):
         ledger.allocate("values", item * heads * tokens)
-        _rotating(ledger, "absorb", WEIGHT_BUFFERS, item * dims.kv_lora_rank)
-        _rotating(ledger, "absorb_features", WEIGHT_BUFFERS, item * latents * dims.v_head_dim)
-        _rotating(ledger, "o_proj", WEIGHT_BUFFERS, item * pass_columns)
+        _rotating(ledger, "absorb", min(WEIGHT_BUFFERS, heads), item * dims.kv_lora_rank)
+        _rotating(ledger, "absorb_features", min(WEIGHT_BUFFERS, heads), item * latents * dims.v_head_dim)
+        loads = heads * ceil_div(dims.hidden, pass_columns)
+        _rotating(ledger, "o_proj", min(WEIGHT_BUFFERS, loads), item * pass_columns)
         ledger.allocate("output", item * pass_columns)
     return ledger.freeze()
 
 
-def _rotating(ledger: SbufLedger, name: str, count: int, size_bytes: int) -> None:
+def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int) -> None:
+    item, tiles, columns = dims.itemsize, dims.key_tiles, group * dims.n_heads
+    _rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
+    _rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
+    feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
+    alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
+    _rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
+    ledger.allocate("scores", FP32_BYTES * (tiles + 1) * columns)
+    ledger.allocate("weights", item * (tiles + 1) * columns)
+    ledger.allocate("partial", FP32_BYTES * columns)
+    ledger.allocate("group_column", FP32_BYTES)
+    ledger.allocate("latent", item * dims.kv_lora_rank)
+    ledger.allocate("inverse_sum", FP32_BYTES)
+
+
+def _rotating(
+    ledger: SbufLedger, name: str, count: int, size_bytes: int, alignment_bytes: int = SBUF_ALIGNMENT_BYTES
+) -> None:
     for i in range(count):
-        ledger.allocate(f"{name}_{i}", size_bytes)
+        ledger.allocate(f"{name}_{i}", size_bytes, alignment_bytes)
 
 
-def _hbm_bytes(dims: Dims) -> HbmBytes:
-    item, slots = dims.itemsize, dims.key_tiles * P_MAX
-    rows = dims.n_tokens * slots + 2 * dims.n_tokens
+def _hbm_bytes(dims: Dims, chunks: int) -> HbmBytes:
+    item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
+    table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if chunks else 0)
+    return dataclasses.replace(
+        _minimum(dims),
+        keys=((slots + 2 * tokens) * dims.row_width + slots * chunks * P_MAX) * item,
+        tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
+    )
+
+
+def _minimum(dims: Dims) -> HbmBytes:
+    item, tokens = dims.itemsize, dims.n_tokens
     return HbmBytes(
-        keys=rows * dims.row_width * item,
-        tables=dims.n_tokens * slots * (INT32_BYTES + FP32_BYTES) + dims.n_tokens * P_MAX * INT32_BYTES,
-        queries=dims.n_tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
+        keys=tokens * (dims.n_prior + 1) * dims.row_width * item,
+        tables=tokens * (dims.n_prior * (INT32_BYTES + FP32_BYTES) + INT32_BYTES),
+        queries=tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
         weights=dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden) * item,
-        output=dims.n_tokens * dims.hidden * item,
+        output=tokens * dims.hidden * item,
     )

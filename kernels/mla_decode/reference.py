@@ -41,6 +41,30 @@ def attention(
     return torch.stack(heads) @ o_proj_w.to(dtype)
 
 
+def rounded_attention(
+    q_absorbed: torch.Tensor,
+    q_pe: torch.Tensor,
+    keys: Sequence[torch.Tensor],
+    out_absorb_w: torch.Tensor,
+    o_proj_w: torch.Tensor,
+    softmax_scale: float,
+) -> torch.Tensor:
+    """`attention` in fp32, rounded to the cache's type where the kernel's documentation says that it rounds.
+
+    Those points are the softmax's numerators, the latent output, the values and the result. This is what the type
+    costs: a kernel whose error is larger loses something else.
+    """
+    rope, dtype = q_pe.shape[-1], keys[0].dtype
+    latents = []
+    for token, rows in enumerate(keys):
+        k_pe, latent = rows[:, :rope].float(), rows[:, rope:].float()
+        scores = q_absorbed[token].float() @ latent.T + q_pe[token].float() @ k_pe.T
+        numerators = torch.exp((scores - scores.amax(dim=-1, keepdim=True)) * softmax_scale).to(dtype).float()
+        latents.append((numerators @ latent / numerators.sum(dim=-1, keepdim=True)).to(dtype).float())
+    values = torch.einsum("thl,hvl->thv", torch.stack(latents), out_absorb_w.float()).to(dtype).float()
+    return (values.reshape(len(keys), -1) @ o_proj_w.float()).to(dtype)
+
+
 def visible_rows(
     kv_cache: torch.Tensor,
     selected: Sequence[Sequence[int]],

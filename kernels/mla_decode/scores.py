@@ -3,8 +3,8 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.buffers import Buffers, bank
-from kernels.mla_decode.config import BANK_BYTES, KEY_MAJOR_BUFFERS, MASKED_SCORE, P_MAX, AttentionConfig
-from kernels.mla_decode.gather import feature_columns
+from kernels.mla_decode.config import BANK_BYTES, MASKED_SCORE, P_MAX, AttentionConfig
+from kernels.mla_decode.gather import feature_columns, gather_features
 from kernels.mla_decode.tiling import count_tiles, latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
@@ -17,8 +17,12 @@ SCORE_BANKS = (2, 3)
 FP32_BYTES = 4
 
 
-def make_features(config: AttentionConfig, buffers: Buffers, rows: NkiTensor, token: int) -> NkiTensor:
-    """Transposes a token's keys on the Tensor Engine, as many key tiles side by side as a PSUM bank holds.
+def make_features(
+    config: AttentionConfig, buffers: Buffers, cache_rows: NkiTensor, rows: NkiTensor, token: int
+) -> NkiTensor:
+    """Transposes a token's keys: the plan's first latent tiles by DMA, what is left on the Tensor Engine.
+
+    As many key tiles side by side as a PSUM bank holds:
 
     features[f, part, 128 tile + p] = rows[p, tile, column f of feature tile part]
 
@@ -27,9 +31,10 @@ def make_features(config: AttentionConfig, buffers: Buffers, rows: NkiTensor, to
     tiles = prior_tiles(config)
     itemsize = 2 if rows.dtype == nl.bfloat16 else FP32_BYTES
     per_bank = BANK_BYTES // (P_MAX * itemsize)
-    features = buffers.features[token % KEY_MAJOR_BUFFERS]
+    features = buffers.features[token % len(buffers.features)]
+    gather_features(config, buffers, cache_rows, features, token)
     evictions = 0
-    for part in range(latent_tiles(config) + 1):
+    for part in range(config.dma_transposed_chunks, latent_tiles(config) + 1):
         first, height = feature_columns(config, part)
         for start in range(0, tiles, per_bank):
             stop = min(start + per_bank, tiles)

@@ -10,15 +10,15 @@ SOFTMAX_BANK = 4
 """PSUM bank of the group's maxima and sums."""
 
 
-def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int) -> None:
+def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int, softmax_scale: float) -> None:
     """Numerators of a group's softmax, and what each partition adds to the denominators.
 
     weights[p, g, tile, h] = exp(softmax_scale * (scores[p, g, tile, h] - max over p and tile))
     partial[p, g, h] = sum over tile of weights
 
-    The maximum crosses partitions: maxima per partition are transposed, reduced, and spread again by a product of
-    ones with a diagonal matrix, which adds zeros only and so is exact. The denominator sums the rounded numerators,
-    so that the weights of a row add up to 1.
+    The maximum crosses partitions: maxima per partition are transposed, reduced, repeated and transposed back. A
+    product that spreads them would be one instruction, too, and would spread a NaN of one token over the group. The
+    denominator sums the rounded numerators, so that the weights of a row add up to 1.
     """
     tiles, heads = prior_tiles(config) + 1, config.n_heads
     columns = tokens * heads
@@ -29,17 +29,9 @@ def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int) -> Non
     nisa.nc_transpose(dst=turned, data=partial.reshape((P_MAX, columns)), engine=nisa.engine.tensor)
     maxima = buffers.group_column[0:columns, :]
     nisa.tensor_reduce(dst=maxima, op=nl.maximum, data=turned, axis=1)
-    diagonal = buffers.diagonal[0:columns, 0:columns]
-    nisa.tensor_scalar(dst=diagonal, data=buffers.identity[0:columns, 0:columns], op0=nl.multiply, operand0=maxima)
     spread = bank(SOFTMAX_BANK, (P_MAX, tokens, 1, heads), nl.float32)
-    nisa.nc_matmul(
-        dst=spread.reshape((P_MAX, columns)),
-        stationary=buffers.ones[0:columns, :],
-        moving=diagonal,
-        is_stationary_onezero=True,
-        accumulate=False,
-    )
+    nisa.nc_transpose(dst=spread.reshape((P_MAX, columns)), data=maxima.broadcast(1, P_MAX), engine=nisa.engine.tensor)
     nisa.tensor_tensor(dst=scores, data1=scores, data2=spread.broadcast(2, tiles), op=nl.subtract)
     weights = buffers.weights[:, 0:tokens, :, :]
-    nisa.activation(dst=weights, op=nl.exp, data=scores, scale=config.softmax_scale)
+    nisa.activation(dst=weights, op=nl.exp, data=scores, scale=softmax_scale)
     nisa.tensor_reduce(dst=partial, op=nl.add, data=weights.permute((0, 1, 3, 2)), axis=3)

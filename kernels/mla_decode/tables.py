@@ -8,6 +8,9 @@ import torch
 
 PARTITIONS = 128
 
+LAST_POSITION = 2**24
+"""The kernel compares positions in fp32."""
+
 
 class PriorIndex(NamedTuple):
     """Tables of one decode step, each [128, n_tokens, ceil(n_prior / 128)].
@@ -107,8 +110,9 @@ def _check(
         raise ValueError(f"n_rows is {n_rows}; accepted: a multiple of block_size {block_size}")
     if selected.shape[1] > n_prior:
         raise ValueError(f"selected names {selected.shape[1]} keys per token; accepted: up to n_prior {n_prior}")
-    if int(positions.min()) < 0:
-        raise ValueError(f"positions has {int(positions.min())}; accepted: 0 and up")
+    for position in (int(positions.min()), int(positions.max())):
+        if not 0 <= position <= LAST_POSITION:
+            raise ValueError(f"positions has {position}; accepted: 0 to {LAST_POSITION}, exact in fp32")
 
 
 def _check_integers(name: str, value: torch.Tensor, dims: int) -> None:

@@ -3,7 +3,7 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.buffers import Buffers, bank
-from kernels.mla_decode.config import BANK_BYTES, P_MAX, WEIGHT_BUFFERS, AttentionConfig
+from kernels.mla_decode.config import BANK_BYTES, P_MAX, AttentionConfig
 from kernels.mla_decode.tiling import count_tiles, latent_tiles
 from nki.language import NkiTensor
 
@@ -23,8 +23,8 @@ def absorb_out(config: AttentionConfig, buffers: Buffers, out_absorb_w: NkiTenso
     values[v, h, t] = sum_c out_absorb_w[h, v, c] * latent[t, h, c]
     """
     for h in range(config.n_heads):
-        weights = buffers.absorb[h % WEIGHT_BUFFERS]
-        features = buffers.absorb_features[h % WEIGHT_BUFFERS]
+        weights = buffers.absorb[h % len(buffers.absorb)]
+        features = buffers.absorb_features[h % len(buffers.absorb_features)]
         nisa.dma_copy(dst=weights, src=out_absorb_w[h, :, :])
         for part in range(latent_tiles(config)):
             spread = bank(ABSORB_BANKS[part % len(ABSORB_BANKS)], (P_MAX, config.v_head_dim), weights.dtype)
@@ -54,7 +54,7 @@ def project_out(config: AttentionConfig, buffers: Buffers, o_proj_w: NkiTensor, 
             columns = min(BANK_COLUMNS, width - number * BANK_COLUMNS)
             totals.append(bank(number, (config.n_tokens, columns), nl.float32))
         for h in range(config.n_heads):
-            weights = buffers.o_proj[loads % WEIGHT_BUFFERS][:, 0:width]
+            weights = buffers.o_proj[loads % len(buffers.o_proj)][:, 0:width]
             loads += 1
             row = h * config.v_head_dim
             nisa.dma_copy(dst=weights, src=o_proj_w[row : row + config.v_head_dim, start : start + width])

@@ -3,7 +3,7 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.buffers import Buffers, bank
-from kernels.mla_decode.config import CURRENT_BUFFERS, P_MAX, AttentionConfig
+from kernels.mla_decode.config import P_MAX, AttentionConfig
 from kernels.mla_decode.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
@@ -26,7 +26,7 @@ def weighted_sum(
     """
     tiles, heads = prior_tiles(config), config.n_heads
     first, stop = config.rope, config.rope + config.kv_lora_rank
-    current = buffers.current[token % CURRENT_BUFFERS]
+    current = buffers.current[token % len(buffers.current)]
     nisa.dma_copy(dst=current, src=kv_row_cur[token : token + 1, :])
     total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)
     for tile in range(tiles):
@@ -43,9 +43,7 @@ def weighted_sum(
         accumulate=True,
     )
     denominator = bank(LATENT_BANK, (heads, 1), nl.float32)
-    nisa.nc_matmul(
-        dst=denominator, stationary=buffers.partial[:, slot, :], moving=buffers.ones[:, 0:1], accumulate=False
-    )
+    nisa.nc_matmul(dst=denominator, stationary=buffers.partial[:, slot, :], moving=buffers.ones, accumulate=False)
     nisa.reciprocal(dst=buffers.inverse_sum, data=denominator)
     nisa.tensor_scalar(dst=buffers.latent, data=total, op0=nl.multiply, operand0=buffers.inverse_sum)
     turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), buffers.latent.dtype)

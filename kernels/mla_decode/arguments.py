@@ -1,0 +1,151 @@
+"""Checks of a step's arguments, before anything runs; messages name the argument, what it is and what is accepted.
+
+Values are checked where they lie on the host. On a device a check would be a launch of its own, in every layer.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from common import hardware
+from common.budget import BudgetError
+from common.checks import require_int
+from common.hardware import Hardware
+from common.tiling import ceil_div
+from kernels.mla_decode import plan
+from kernels.mla_decode.config import P_MAX
+from kernels.mla_decode.dims import Dims
+from kernels.mla_decode.plan import Plan
+from kernels.mla_decode.tables import LAST_POSITION
+
+CACHE_DTYPES = (torch.bfloat16, torch.float32)
+
+
+def require_target(target: Any, lnc: Any) -> Hardware:
+    """The target's facts; one core.
+
+    Raises:
+        ValueError, TypeError: no such target, or an impossible number of cores.
+        NotImplementedError: two cores.
+    """
+    chip = hardware.get(target)
+    cores = require_int("lnc", lnc, at_least=1)
+    if cores > 2:
+        raise ValueError(f"lnc is {cores}; accepted: 1 or 2")
+    if cores == 2:
+        raise NotImplementedError("lnc 2, tokens or heads split over two cores, is not built yet; what works: lnc = 1")
+    return chip
+
+
+def require_cache(kv_cache: Any) -> torch.Tensor:
+    """[n_blocks, 1, block_size, kv_row_dim], bf16 or fp32; the other tensors follow its type and device."""
+    require_tensor("kv_cache", kv_cache, CACHE_DTYPES, ("n_blocks", "1", "block_size", "kv_row_dim"))
+    if kv_cache.device.type == "meta":
+        raise ValueError("kv_cache is on device meta and has no values; accepted: the CPU or a Neuron device")
+    if kv_cache.shape[1] != 1:
+        raise ValueError(f"kv_cache is {shape(kv_cache)}; accepted: [n_blocks, 1, block_size, kv_row_dim]")
+    if not kv_cache.is_contiguous():
+        raise ValueError("kv_cache is not contiguous; accepted: a contiguous tensor, it is read where it lies")
+    return kv_cache
+
+
+def require_dims(
+    q_absorbed: Any, q_pe: Any, kv_cache: torch.Tensor, out_absorb_w: Any, o_proj_w: Any, n_prior: Any
+) -> Dims:
+    """The sizes of a step, from tensors that then agree with each other and with the cache.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    same = (kv_cache.dtype,)
+    device = kv_cache.device
+    require_tensor("q_absorbed", q_absorbed, same, ("n_tokens", "n_heads", "kv_lora_rank"), device)
+    tokens, heads, rank = q_absorbed.shape
+    require_tensor("q_pe", q_pe, same, ("n_tokens", "n_heads", "rope"), device)
+    require_shape("q_pe", q_pe, (tokens, heads, None))
+    rope = q_pe.shape[2]
+    if kv_cache.shape[3] != rope + rank:
+        raise ValueError(
+            f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {rope + rank}, the widths of q_pe and q_absorbed"
+        )
+    require_tensor("out_absorb_w", out_absorb_w, same, ("n_heads", "v_head_dim", "kv_lora_rank"), device)
+    require_shape("out_absorb_w", out_absorb_w, (heads, None, rank))
+    value = out_absorb_w.shape[1]
+    require_tensor("o_proj_w", o_proj_w, same, ("n_heads * v_head_dim", "hidden"), device)
+    require_shape("o_proj_w", o_proj_w, (heads * value, None))
+    keys = require_int("n_prior", n_prior, at_least=1)
+    return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], kv_cache.itemsize)
+
+
+def require_index(dims: Dims, device: torch.device, tables: dict[str, Any]) -> None:
+    """The three tables, [128, n_tokens, ceil(n_prior / 128)] each. Rows outside the cache are skipped, so any is."""
+    dtypes = {"prior_rows": torch.int32, "prior_key_pos": torch.float32, "prior_rows_natural": torch.uint32}
+    for name, table in tables.items():
+        require_tensor(name, table, (dtypes[name],), ("128", "n_tokens", "n_prior_tiles"), device)
+        require_shape(name, table, (P_MAX, dims.n_tokens, ceil_div(dims.n_prior, P_MAX)))
+
+
+def require_positions(positions: Any, tokens: int, device: torch.device) -> None:
+    """[n_tokens] int32, not negative and exact in fp32."""
+    require_tensor("positions", positions, (torch.int32,), ("n_tokens",), device)
+    require_shape("positions", positions, (tokens,))
+    if device.type == "cpu":
+        for position in (int(positions.min()), int(positions.max())):
+            if not 0 <= position <= LAST_POSITION:
+                raise ValueError(f"positions has {position}; accepted: 0 to {LAST_POSITION}")
+
+
+def require_scale(softmax_scale: Any) -> float:
+    """A finite number above 0."""
+    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (int, float)):
+        raise TypeError(f"softmax_scale is {softmax_scale!r}; accepted: a number above 0")
+    if not (math.isfinite(softmax_scale) and softmax_scale > 0):
+        raise ValueError(f"softmax_scale is {softmax_scale!r}; accepted: a finite number above 0")
+    return float(softmax_scale)
+
+
+def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int) -> Plan:
+    """The plan of a step.
+
+    Raises:
+        ValueError: it does not fit in SBUF, or cannot transpose by DMA as asked.
+    """
+    try:
+        return plan.make(dims, chip, dma_transposed_chunks)
+    except BudgetError as error:
+        raise ValueError(
+            f"n_tokens {dims.n_tokens}, n_heads {dims.n_heads} and n_prior {dims.n_prior} do not fit: {error}"
+        ) from None
+
+
+def require_tensor(
+    name: str, value: Any, dtypes: tuple[torch.dtype, ...], form: tuple[str, ...], device: torch.device | None = None
+) -> None:
+    """A tensor with elements, of one of the dtypes, with as many dimensions as `form` names, on the device given."""
+    layout = f"[{', '.join(form)}]"
+    accepted = f"{layout} {' or '.join(str(dtype) for dtype in dtypes)}"
+    if not isinstance(value, torch.Tensor):
+        raise TypeError(f"{name} is a {type(value).__name__}; accepted: a torch tensor {accepted}")
+    if value.dtype not in dtypes:
+        raise TypeError(f"{name} is {value.dtype}; accepted: {accepted}")
+    if value.dim() != len(form):
+        raise ValueError(f"{name} is {shape(value)}; accepted: {layout}")
+    if value.numel() == 0:
+        raise ValueError(f"{name} is {shape(value)}, which is empty; accepted: {layout}, none of them 0")
+    if device is not None and value.device != device:
+        raise ValueError(f"{name} is on {value.device}; accepted: {device}, where kv_cache is")
+
+
+def require_shape(name: str, value: torch.Tensor, expected: tuple[int | None, ...]) -> None:
+    """The dimensions of `value`; None accepts any."""
+    if any(want is not None and got != want for got, want in zip(value.shape, expected, strict=True)):
+        accepted = ", ".join("any" if want is None else str(want) for want in expected)
+        raise ValueError(f"{name} is {shape(value)}; accepted: [{accepted}]")
+
+
+def shape(tensor: torch.Tensor) -> str:
+    """The tensor's shape as a list."""
+    return str(list(tensor.shape))

@@ -1,0 +1,181 @@
+"""The plan against hand-made arithmetic and against what a simulated run allocates and moves."""
+
+import dataclasses
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nkisim
+from common.budget import BudgetError
+from common.hardware import TRN2, TRN3
+from common.tiling import ceil_div
+from kernels.mla_decode import plan
+from kernels.mla_decode.cases import BATCH, CORNERS, PRODUCTION, TP, Case
+from kernels.mla_decode.dims import Dims
+from kernels.mla_decode.kernel import staged_attention
+from nkisim.record import hbm_traffic
+
+QUERIES, TABLES = ("q_absorbed", "q_pe"), ("prior_rows", "prior_key_pos", "prior_rows_natural", "positions")
+WEIGHTS = ("out_absorb_w", "o_proj_w")
+
+
+def run_without_values(made):
+    dims = made.dims
+    dtype = {2: torch.bfloat16, 4: torch.float32}[dims.itemsize]
+
+    def empty(*shape, of=dtype):
+        return torch.empty(*shape, device="meta", dtype=of)
+
+    tokens, tables = dims.n_tokens, (128, dims.n_tokens, dims.key_tiles)
+    return nkisim.run(
+        staged_attention,
+        empty(128, dims.latent_tiles, tokens, dims.n_heads),
+        empty(128, tokens, dims.n_heads),
+        empty(tokens * 3, 1, 16, dims.row_width),
+        empty(tokens, dims.row_width),
+        empty(*tables, of=torch.int32),
+        empty(*tables, of=torch.float32),
+        empty(*tables, of=torch.uint32),
+        empty(tokens, of=torch.int32),
+        empty(dims.n_heads, dims.v_head_dim, dims.kv_lora_rank),
+        empty(dims.n_heads * dims.v_head_dim, dims.hidden),
+        dims.n_prior,
+        0.1,
+        made.config,
+        options=nkisim.Options(target=made.hardware.name, numerics=False),
+    )
+
+
+def on_chip(core):
+    """Name, first byte and bytes of every SBUF tensor that instructions touched."""
+    touched = set()
+    for record in core.stream:
+        for region in (*record.writes, *record.reads):
+            tensor = region.allocation
+            if tensor.buffer.name == "sbuf":
+                touched.add((tensor.name, tensor.address[1], tensor.row_bytes))
+    return touched
+
+
+def covered_bytes(made):
+    """Bytes per partition that some allocation takes, in the ledger's alignment."""
+    words = torch.zeros(ceil_div(made.sbuf.peak_bytes, 4), dtype=torch.bool)
+    for allocation in made.sbuf.allocations:
+        words[allocation.address_bytes // 4 : ceil_div(allocation.end_bytes, 4)] = True
+    return 4 * int(words.sum())
+
+
+def assert_exact(made, finished):
+    (core,) = finished.cores
+    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in made.sbuf.allocations}
+    assert on_chip(core) ^ planned == set()
+    if made.dma_transposed_chunks:  # padding before what DMA transposes write is allocated and not used
+        assert core.memory.sbuf_peak_bytes == covered_bytes(made)
+    else:
+        assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
+    assert core.memory.psum_peak_banks <= 8
+
+
+def assert_traffic(made, finished):
+    moved = {name: t.read_bytes + t.written_bytes for name, t in hbm_traffic(finished.cores[0].stream).items()}
+    assert moved["kv_cache"] + moved["kv_row_cur"] == made.hbm.keys
+    assert sum(moved.get(name, 0) for name in TABLES) == made.hbm.tables
+    assert sum(moved[name] for name in QUERIES) == made.hbm.queries
+    assert sum(moved[name] for name in WEIGHTS) == made.hbm.weights
+    assert moved["output"] == made.hbm.output
+    assert sum(moved.values()) == made.hbm.total
+
+
+@pytest.mark.parametrize("case", [*CORNERS, *PRODUCTION, *TP, *BATCH], ids=lambda case: case.name)
+def test_plan_is_what_a_run_allocates_and_moves(case):
+    finished = run_without_values(case.plan)
+    assert_exact(case.plan, finished)
+    assert_traffic(case.plan, finished)
+
+
+@st.composite
+def cases(draw):
+    latents = draw(st.integers(1, 4))
+    dtype = draw(st.sampled_from([torch.bfloat16, torch.float32]))
+    n_prior = draw(st.integers(1, 400))
+    return Case(
+        "random",
+        n_tokens=draw(st.integers(1, 6)),
+        n_heads=draw(st.integers(1, 40)),
+        n_prior=n_prior,
+        kv_lora_rank=128 * latents,
+        rope=2 * draw(st.integers(1, 64)),
+        v_head_dim=draw(st.integers(1, 128)),
+        hidden=draw(st.integers(1, 4000)),
+        dtype=dtype,
+        context=n_prior + draw(st.integers(1, 100)),
+        dma_transposed_chunks=0 if dtype is torch.float32 else draw(st.integers(0, latents)),
+    )
+
+
+@settings(max_examples=100, derandomize=True, deadline=None, database=None)
+@given(case=cases())
+def test_any_plan_is_what_a_run_allocates_and_moves(case):
+    finished = run_without_values(case.plan)
+    assert_exact(case.plan, finished)
+    assert_traffic(case.plan, finished)
+
+
+def test_production_by_hand():
+    """The seed's figures: 4 tokens x 16 key tiles x 576 x 2 B of keys, the o-projection 1.8 MB once."""
+    made = PRODUCTION[0].plan
+    assert (made.group_tokens, made.key_buffers, made.pass_columns) == (4, 8, 3584)
+    assert sum(made.sbuf[f"rows_{i}"].bytes_per_partition for i in range(4)) == 4 * 16 * 576 * 2
+    assert made.hbm.keys == (16 * 2048 + 2 * 16) * 576 * 2
+    assert made.hbm.weights == 128 * 512 * 2 + 128 * 7168 * 2
+    assert made.hbm.tables == 16 * 2048 * 8 + 16 * 128 * 4
+    assert made.hbm.output == 16 * 7168 * 2
+    assert made.minimum.total < made.hbm.total <= 1.02 * made.minimum.total
+
+
+def test_a_chunk_by_dma_reads_its_columns_again():
+    """8.39 MB for a latent chunk at the production shape."""
+    case = PRODUCTION[0]
+    again = dataclasses.replace(case, dma_transposed_chunks=1).plan
+    assert again.hbm.keys - case.plan.hbm.keys == 16 * 2048 * 128 * 2
+
+
+def test_what_does_not_fit_is_split_then_refused_by_name():
+    assert plan.make(Dims(128, 1, 2048), TRN2).group_tokens < plan.make(Dims(16, 1, 2048), TRN2).group_tokens + 1
+    with pytest.raises(BudgetError, match="SBUF of trn2: 'latent_features' needs"):
+        plan.make(Dims(128, 128, 2048), TRN2)
+    with pytest.raises(BudgetError, match="SBUF of trn3: 'rows_0' needs"):
+        plan.make(Dims(1, 1, 60_000), TRN3)
+
+
+@pytest.mark.parametrize(
+    ("words", "changes", "chunks"),
+    [
+        ("n_tokens is 129; accepted: up to 128", {"n_tokens": 129}, 0),
+        ("n_heads is 200; accepted: up to 128", {"n_heads": 200}, 0),
+        ("n_prior is 0", {"n_prior": 0}, 0),
+        ("rope is 63; accepted: an even number", {"rope": 63}, 0),
+        ("rope is 130; accepted: up to 128", {"rope": 130}, 0),
+        ("kv_lora_rank is 192; accepted: a multiple of 128 up to 512", {"kv_lora_rank": 192}, 0),
+        ("kv_lora_rank is 640; accepted: a multiple of 128 up to 512", {"kv_lora_rank": 640}, 0),
+        ("v_head_dim is 129", {"v_head_dim": 129}, 0),
+        ("itemsize is 1; accepted: 2", {"itemsize": 1}, 0),
+        ("hidden is True", {"hidden": True}, 0),
+        ("dma_transposed_chunks is 5; accepted: 0 to 4", {}, 5),
+        ("dma_transposed_chunks is 1; accepted in float32: 0", {"itemsize": 4}, 1),
+        ("dma_transposed_chunks must be at least 0, got -1", {}, -1),
+    ],
+)
+def test_impossible_sizes_are_refused_by_name(words, changes, chunks):
+    with pytest.raises(ValueError, match=words):
+        plan.make(Dims(**{"n_tokens": 2, "n_heads": 1, "n_prior": 100, **changes}), TRN2, chunks)
+
+
+def test_table_names_every_allocation():
+    made = PRODUCTION[0].plan
+    text = str(made)
+    assert "softmax groups of 4, 8 key buffers" in text
+    for allocation in made.sbuf.allocations:
+        assert allocation.name in text
