@@ -189,7 +189,9 @@ class IndirectTensor(NkiTensor):
             if not isinstance(name, str) or name not in dst_pattern:
                 self._keep(range(dim, dim + 1), "rearrange")
             dim = dst_pattern.index(name)
-        view = views.rearrange(self._view(), src_pattern, dst_pattern, fixed_sizes or {}, self._keeps_first)
+        view = views.rearrange(
+            self._view(), src_pattern, dst_pattern, {} if fixed_sizes is None else fixed_sizes, self._keeps_first
+        )
         return self._moved(view, "rearrange", (src_pattern, dst_pattern, fixed_sizes), dim)
 
     def view(self, dtype: DType) -> NkiTensor:
@@ -302,7 +304,7 @@ def _check_rows(tensor: NkiTensor, dim: Any, index: Any, how: str) -> None:
     _refuse_second(tensor, how)
     if tensor.on_chip:
         raise WrongBufferError(f"{how}: {tensor.name} lies in {tensor.buffer.value}; accepted: hbm")
-    if dim != 0:
+    if views.integer(dim, f"{how}: dimension") != 0:
         raise ViewError(f"{how}: dimension {dim}; accepted: 0")
     if not isinstance(index, NkiTensor):
         raise ArgumentError(f"{how}: index {index!r}; accepted: a tensor (rows, 1) in SBUF")

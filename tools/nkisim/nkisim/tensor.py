@@ -166,6 +166,8 @@ class NkiTensor(NKIObject):
             if not any(indirect.is_dynamic(k) for k in key):
                 raise
             return indirect.indexed(self, key)
+        except ValueError:  # an array among the entries compares element by element
+            raise ArgumentError(f"index {key!r}; accepted: integers, slices, nl.ds, registers, an ellipsis") from None
         return self._viewed(view, "[...]", key)
 
     def __setitem__(self, key: Any, value: Any) -> None:
@@ -215,7 +217,9 @@ class NkiTensor(NKIObject):
     ) -> NkiTensor:
         """Splits, reorders and merges dimensions by name, einops-style."""
         return self._viewed(
-            views.rearrange(self._view(), src_pattern, dst_pattern, fixed_sizes or {}, self.on_chip),
+            views.rearrange(
+                self._view(), src_pattern, dst_pattern, {} if fixed_sizes is None else fixed_sizes, self.on_chip
+            ),
             "rearrange",
             (src_pattern, dst_pattern, fixed_sizes),
         )

@@ -83,8 +83,9 @@ def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> 
             new_shape.append((stop - start + step - 1) // step)
             new_strides.append(stride * step)
         elif type(k) is DynamicSlice:
-            offset += _ds_start(k, size, dim) * stride
-            new_shape.append(k.size)
+            start, count = _ds_bounds(k, size, dim)
+            offset += start * stride
+            new_shape.append(count)
             new_strides.append(stride)
         else:
             offset += _position(k, size, dim) * stride
@@ -132,13 +133,13 @@ def _bounds(k: slice, size: int, dim: int) -> tuple[int, int, int]:
     return start, stop, step
 
 
-def _ds_start(k: DynamicSlice, size: int, dim: int) -> int:
+def _ds_bounds(k: DynamicSlice, size: int, dim: int) -> tuple[int, int]:
     start, count = integer(k.start, "nl.ds start"), integer(k.size, "nl.ds size")
     if start < 0 or count < 1 or start + count > size:
         raise OutOfBoundsError(
             f"nl.ds({start}, {count}) on dimension {dim} of size {size}; accepted: within 0 to {size}, size from 1"
         )
-    return start
+    return start, count
 
 
 def _position(k: Any, size: int, dim: int) -> int:
@@ -157,7 +158,7 @@ def integer(value: Any, what: str) -> int:
 
 
 def integers(values: Any, what: str) -> Ints:
-    """A tuple of integers, given as any sequence of them."""
+    """A tuple of integers, given as a tuple or a list."""
     if not isinstance(values, (tuple, list)):
         raise ArgumentError(f"{what} {values!r}; accepted: a tuple of integers")
     return tuple(integer(v, what) for v in values)
@@ -188,6 +189,7 @@ def broadcast(view: View, dim: int, size: int, on_chip: bool) -> View:
         raise ViewError("broadcast: dimension 0 is the partition dimension; accepted: a free dimension")
     if view.shape[dim] != 1:
         raise ViewError(f"broadcast: dimension {dim} of {view.shape} has size {view.shape[dim]}; accepted: size 1")
+    size = integer(size, "broadcast: size")
     if size < 1:
         raise ViewError(f"broadcast: size {size}; accepted: 1 and up")
     return View(_replace(view.shape, dim, (size,)), _replace(view.strides, dim, (0,)), view.offset)
@@ -210,6 +212,8 @@ def squeeze(view: View, dim: int, on_chip: bool) -> View:
         raise ViewError("squeeze_dim: dimension 0 is the partition dimension; accepted: a free dimension")
     if view.shape[dim] != 1:
         raise ViewError(f"squeeze_dim: dimension {dim} of {view.shape} has size {view.shape[dim]}; accepted: size 1")
+    if len(view.shape) == (2 if on_chip else 1):
+        raise ViewError(f"squeeze_dim: dimension {dim} of {view.shape} is the last one; accepted: one of several")
     return View(_replace(view.shape, dim, ()), _replace(view.strides, dim, ()), view.offset)
 
 
@@ -217,6 +221,8 @@ def split(view: View, dim: int, sizes: Ints, on_chip: bool) -> View:
     """Splits one dimension into several; one size may be -1."""
     dim = check_dim(dim, len(view.shape), "reshape_dim")
     sizes = infer(integers(sizes, "reshape_dim: shape"), view.shape[dim], "reshape_dim")
+    if not sizes:
+        raise ShapeError(f"reshape_dim: no sizes for dimension {dim} of {view.shape}; accepted: at least one")
     if on_chip and dim == 0 and sizes != (view.shape[0],):
         raise ViewError("reshape_dim: dimension 0 is the partition dimension; it cannot be split")
     stride = view.strides[dim]
@@ -262,6 +268,8 @@ def reshape(view: View, shape: Ints, on_chip: bool, call: str = "reshape") -> Vi
             )
         free = reshape(View(view.shape[1:], view.strides[1:], 0), shape[1:] or (1,), False, call)
         return View((shape[0], *free.shape), (view.strides[0], *free.strides), view.offset)
+    if not shape:
+        raise ShapeError(f"{call}: no sizes for {view.shape}; accepted: at least one")
     return View(shape, _reshaped_strides(view, shape, call), view.offset)
 
 
