@@ -139,23 +139,21 @@ def _snake(call: str, operand: str, tensor: NkiTensor, values: np.ndarray) -> np
     return groups[0]
 
 
-def gather(call: str, operand: str, tensor: NkiTensor, chosen: Selection) -> np.ndarray:
-    """A copy of the chosen elements; rows that are not present hold anything.
-
-    Raises:
-        UninitializedReadError: nothing has written one of them.
-    """
+def unwritten(tensor: NkiTensor, chosen: Selection) -> np.ndarray | None:
+    """Which of the view's elements are present and nothing has written; None if there is none."""
     flags = tensor.storage.flags(chosen.table)
-    if flags is not None:
-        missing = flags[chosen.key]
-        if chosen.present is not None:
-            missing = missing & _rows(chosen.present, missing.ndim)
-        if missing.any():
-            position = [int(i) for i in np.unravel_index(int(missing.argmax()), missing.shape)][: tensor.ndim]
-            raise UninitializedReadError(
-                f"{call}: {operand}: element {position} of this view of {tensor.name} {list(tensor.shape)} is read, "
-                f"and nothing has written it"
-            )
+    if flags is None:
+        return None
+    missing: np.ndarray = flags[chosen.key]
+    if missing.ndim > tensor.ndim:
+        missing = np.logical_or.reduce(missing, -1)
+    if chosen.present is not None:
+        missing = missing & _rows(chosen.present, missing.ndim)
+    return missing if missing.any() else None
+
+
+def gather(tensor: NkiTensor, chosen: Selection) -> np.ndarray:
+    """A copy of the chosen elements, written or not; rows that are not present hold anything."""
     if tensor.storage.sharing is not None:
         read = chosen.key if chosen.present is None else (chosen.key[0][chosen.present],)
         tensor.storage.sharing.read(chosen.table, read)
@@ -163,28 +161,39 @@ def gather(call: str, operand: str, tensor: NkiTensor, chosen: Selection) -> np.
     return picked
 
 
-def scatter(tensor: NkiTensor, values: np.ndarray, chosen: Selection, where: np.ndarray | None = None) -> None:
+def scatter(
+    tensor: NkiTensor,
+    values: np.ndarray,
+    chosen: Selection,
+    where: np.ndarray | None = None,
+    unwritten: np.ndarray | None = None,
+) -> None:
     """Stores values of the view's shape in row-major order, so that of two equal indices the last one stays.
 
     Args:
         where: which of them to store, of the view's shape; None stores all.
+        unwritten: which of them nothing has written, of the view's shape; None: none.
     """
     storage = tensor.storage
     storage.prepare_write(chosen.table)
-    key = chosen.key
+    key: tuple[Any, ...] = chosen.key
+    taken: Any = ...
     if where is not None:
         if chosen.present is not None:
             where = where & _rows(chosen.present, where.ndim)
         axes = [
             key[d] if d < len(key) and type(key[d]) is not slice else np.arange(n) for d, n in enumerate(where.shape)
         ]
-        key, values = tuple(np.broadcast_to(a, where.shape)[where] for a in np.ix_(*axes)), values[where]
+        key, taken = tuple(np.broadcast_to(a, where.shape)[where] for a in np.ix_(*axes)), where
     elif chosen.present is not None:
-        key, values = (key[0][chosen.present],), values[chosen.present]
+        key, taken = (key[0][chosen.present],), chosen.present
+    values = values[taken]
     stored = np.empty(values.shape, tensor.dtype.storage)
     cast.store(stored, values, tensor.dtype)
     storage.array(*chosen.table[1:])[key] = stored
     storage.mark_chosen_written(chosen.table, key)
+    if unwritten is not None:
+        storage.mark_unwritten(chosen.table, unwritten[taken], key)
 
 
 def _rows(present: np.ndarray, rank: int) -> np.ndarray:

@@ -62,6 +62,15 @@ class Arguments:
                 case _:
                     self.positional += (self._wrap(name, value),)
 
+    def check_complete(self) -> None:
+        """No argument that the kernel wrote to was left with elements that nothing has written.
+
+        Raises:
+            OutputNotWrittenError
+        """
+        for tensor, _ in self.written():
+            _require_complete("argument", tensor)
+
     def outputs(self, returned: Any) -> Any:
         """What the kernel returned, with tensors as arrays: torch tensors if any argument was one, else numpy.
 
@@ -141,13 +150,17 @@ class Arguments:
                 return array
         if tensor.on_chip:
             raise LaunchError(f"the kernel returns {tensor.name}, which lies in {tensor.buffer!r}; accepted: HBM")
-        missing = tensor.storage.first_unwritten(tensor.region)
-        if missing is not None:
-            raise OutputNotWrittenError(
-                f"output {tensor.name} {list(tensor.shape)}: element {list(missing)} was never written"
-            )
+        _require_complete("output", tensor)
         values = np.array(tensor.array(), order="C")
         return _to_torch(values, tensor.dtype) if self._torch else values
+
+
+def _require_complete(what: str, tensor: NkiTensor) -> None:
+    missing = tensor.storage.first_unwritten(tensor.region)
+    if missing is not None:
+        raise OutputNotWrittenError(
+            f"{what} {tensor.name} {list(tensor.shape)}: element {list(missing)} was never written"
+        )
 
 
 def commit_all(ranks: list[Arguments]) -> None:

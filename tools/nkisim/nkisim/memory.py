@@ -1,9 +1,16 @@
-"""Creates tensors, reads them and writes them, with the checks that every instruction shares."""
+"""Creates tensors, reads them and writes them, with the checks that every instruction shares.
+
+Who computes with an element that nothing has written is told so. A pure move of bits (a copy, transpose, shuffle or
+exchange between equal types) takes such elements along instead: what they are moved to is unwritten from then on. So
+a tile that is filled in part may be moved as a whole, as kernels do with the ragged end of a tensor, and the error
+comes where the missing elements are used, or returned. A view of which nothing at all was written is not moved.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -111,6 +118,29 @@ def _check_on_chip(
         )
 
 
+class Bits(NamedTuple):
+    """Elements on their way from one tensor to another.
+
+    Attributes:
+        values: the elements; those that are not present, or unwritten, mean nothing.
+        present: which of them an index in bounds chose; None: all.
+        unwritten: which of the present ones nothing has written; None: none.
+    """
+
+    values: np.ndarray
+    present: np.ndarray | None = None
+    unwritten: np.ndarray | None = None
+
+    def arranged(self, arrange: Callable[[np.ndarray], np.ndarray]) -> Bits:
+        """In another order: `arrange` permutes, reshapes or picks."""
+        present, unwritten = self.present, self.unwritten
+        return Bits(
+            arrange(self.values),
+            None if present is None else arrange(present),
+            None if unwritten is None else arrange(unwritten),
+        )
+
+
 def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
     """The tensor's elements, sharing memory where no index chooses them; every one must have been written.
 
@@ -121,7 +151,9 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
     if tensor.indirection is not None:
         return read_present(call, operand, tensor, skip=False)[0]
     if tensor.storage.unwritten is not None:
-        _require_written(call, operand, tensor, None)
+        unwritten = tensor.storage.missing(tensor.region)
+        if unwritten is not None:
+            raise _uninitialized(call, operand, tensor, unwritten)
     if tensor.storage.sharing is not None:
         tensor.storage.sharing.read(tensor.region)
     return tensor.array()
@@ -129,22 +161,9 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
 
 def read_where(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | None) -> np.ndarray:
     """Like `read`, but only the elements that `chosen` (of the tensor's shape; None: all) marks must be written."""
-    if tensor.indirection is not None:
+    if tensor.indirection is not None or chosen is None:
         return read(call, operand, tensor)
-    if tensor.storage.unwritten is not None:
-        _require_written(call, operand, tensor, chosen)
-    if tensor.storage.sharing is not None:
-        tensor.storage.sharing.read(tensor.region, ... if chosen is None else chosen)
-    return tensor.array()
-
-
-def _require_written(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | None) -> None:
-    missing = tensor.storage.first_unwritten(tensor.region, chosen)
-    if missing is not None:
-        raise UninitializedReadError(
-            f"{call}: {operand}: element {list(missing)} of this view of {tensor.name} {list(tensor.shape)} "
-            f"is read, and nothing has written it"
-        )
+    return _complete(call, operand, tensor, read_bits(call, operand, tensor, chosen=chosen)).values
 
 
 def read_present(call: str, operand: str, tensor: NkiTensor, *, skip: bool) -> tuple[np.ndarray, np.ndarray | None]:
@@ -154,16 +173,71 @@ def read_present(call: str, operand: str, tensor: NkiTensor, *, skip: bool) -> t
     """
     if tensor.indirection is None:
         return read(call, operand, tensor), None
-    if tensor.indirection.kind == indirect.OFFSET:
-        static = addressing.moved(call, operand, tensor, skip)
-        if static is None:
-            return np.zeros(tensor.shape, tensor.dtype.storage), np.zeros(tensor.shape, np.bool_)
-        return read(call, operand, static), None
+    return _complete(call, operand, tensor, read_bits(call, operand, tensor, skip=skip))[:2]
+
+
+def read_bits(
+    call: str, operand: str, tensor: NkiTensor, *, skip: bool = False, chosen: np.ndarray | None = None
+) -> Bits:
+    """The elements for a pure move, sharing memory where no index chooses them; some must have been written.
+
+    Args:
+        skip: leaves elements out whose index is out of bounds.
+        chosen: of a tensor without a dynamic index, the elements that count, of its shape; None: all.
+
+    Raises:
+        UninitializedReadError: nothing has written any of them.
+        OutOfBoundsError: a dynamic index leaves the tensor.
+    """
+    static = tensor
+    if tensor.indirection is not None:
+        if tensor.indirection.kind != indirect.OFFSET:
+            return _read_selected(call, operand, tensor, skip)
+        moved = addressing.moved(call, operand, tensor, skip)
+        if moved is None:
+            return Bits(np.zeros(tensor.shape, tensor.dtype.storage), np.zeros(tensor.shape, np.bool_))
+        static = moved
+    storage, unwritten = static.storage, None
+    if storage.unwritten is not None:
+        unwritten = storage.missing(static.region, chosen)
+        _require_some(call, operand, static, unwritten, chosen)
+    if storage.sharing is not None:
+        storage.sharing.read(static.region, ... if chosen is None else chosen)
+    return Bits(static.array(), None, unwritten)
+
+
+def _read_selected(call: str, operand: str, tensor: NkiTensor, skip: bool) -> Bits:
     chosen = addressing.select(call, operand, tensor, skip)
-    values = addressing.gather(call, operand, tensor, chosen)
-    if chosen.present is None:
-        return values, None
-    return values, np.broadcast_to(chosen.present.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+    unwritten, present = addressing.unwritten(tensor, chosen), None
+    values = addressing.gather(tensor, chosen)
+    if chosen.present is not None:
+        present = np.broadcast_to(chosen.present.reshape(-1, *[1] * (values.ndim - 1)), values.shape)
+    _require_some(call, operand, tensor, unwritten, present)
+    return Bits(values, present, unwritten)
+
+
+def _require_some(
+    call: str, operand: str, tensor: NkiTensor, unwritten: np.ndarray | None, counted: np.ndarray | None
+) -> None:
+    """Something has written one of the elements that count (None: all of them)."""
+    if unwritten is None:
+        return
+    if np.count_nonzero(unwritten) == (unwritten.size if counted is None else np.count_nonzero(counted)):
+        raise _uninitialized(call, operand, tensor, unwritten)
+
+
+def _complete(call: str, operand: str, tensor: NkiTensor, bits: Bits) -> Bits:
+    if bits.unwritten is not None:
+        raise _uninitialized(call, operand, tensor, bits.unwritten)
+    return bits
+
+
+def _uninitialized(call: str, operand: str, tensor: NkiTensor, unwritten: np.ndarray) -> UninitializedReadError:
+    first = [int(i) for i in np.unravel_index(int(unwritten.argmax()), unwritten.shape)]
+    return UninitializedReadError(
+        f"{call}: {operand}: element {first} of this view of {tensor.name} {list(tensor.shape)} "
+        f"is read, and nothing has written it"
+    )
 
 
 def read_fp32(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
@@ -203,24 +277,71 @@ def write_present(
 
     Elements left out keep what they held.
     """
-    values = values.reshape(tensor.shape)
-    present = None if present is None else present.reshape(tensor.shape)
+    write_bits(call, operand, tensor, Bits(values, present), skip=skip)
+
+
+def write_bits(
+    call: str,
+    operand: str,
+    tensor: NkiTensor,
+    bits: Bits,
+    *,
+    skip: bool = False,
+    store: Callable[[NkiTensor, np.ndarray], None] = write,
+) -> None:
+    """Stores those of the elements that are present; the unwritten ones leave unwritten what they are moved to.
+
+    Args:
+        bits: of the tensor's shape, or as many in row-major order.
+        skip: stores only where the index is in bounds.
+        store: what stores them all, where no index chooses places.
+    """
+    values, present, unwritten = (None if part is None else part.reshape(tensor.shape) for part in bits)
+    assert values is not None
     static: NkiTensor | None = tensor
     if tensor.indirection is not None:
         if tensor.indirection.kind != indirect.OFFSET:
-            addressing.scatter(tensor, values, addressing.select(call, operand, tensor, skip), present)
+            chosen = addressing.select(call, operand, tensor, skip)
+            addressing.scatter(tensor, values, chosen, present, unwritten)
             return
         static = addressing.moved(call, operand, tensor, skip)
     if static is None:
         return
     if present is None:
-        write(static, values)
-        return
-    target = destination(static)
+        store(static, values)
+    else:
+        _write_where(static, values, present)
+    if unwritten is not None:
+        places: Any = ... if present is None else present
+        static.storage.mark_unwritten(static.region, unwritten[places], places)
+
+
+def _write_where(tensor: NkiTensor, values: np.ndarray, present: np.ndarray) -> None:
+    target = destination(tensor)
     stored = np.empty(target.shape, target.dtype)
-    cast.store(stored, values, static.dtype)
+    cast.store(stored, values, tensor.dtype)
     np.copyto(target, stored, where=present)
-    static.storage.mark_written_where(static.region, present)
+    tensor.storage.mark_written_where(tensor.region, present)
+
+
+def move(
+    call: str,
+    to: str,
+    dst: NkiTensor,
+    operand: str,
+    src: NkiTensor,
+    *,
+    arrange: Callable[[np.ndarray], np.ndarray] | None = None,
+    skip: bool = False,
+    store: Callable[[NkiTensor, np.ndarray], None] = write,
+) -> None:
+    """`dst`, of the same type, takes the bits of `src`, arranged anew, and with them whether they were ever written.
+
+    Args:
+        skip, store: as in `read_bits` and `write_bits`.
+    """
+    bits = read_bits(call, operand, src, skip=skip)
+    write_bits(call, to, dst, bits if arrange is None else bits.arranged(arrange), skip=skip, store=store)
 
 
 def settled(call: str, operand: str, tensor: NkiTensor) -> NkiTensor:

@@ -129,19 +129,26 @@ class Storage:
         size = dtype.itemsize
         return np.ndarray(shape, dtype.storage, self.raw, offset * size, [s * size for s in strides])
 
-    def first_unwritten(self, region: Region, chosen: np.ndarray | None = None) -> tuple[int, ...] | None:
-        """Index, within the region, of an element that nothing has written; None when there is none.
+    def missing(self, region: Region, chosen: np.ndarray | None = None) -> np.ndarray | None:
+        """Which of the region's elements nothing has written; None if there is none.
 
         Args:
             chosen: looks only at elements where this (of the region's shape) is true; None looks at all.
         """
         flags = self.flags(region)
-        if flags is None:
+        if flags is None or not flags.any():
             return None
+        unwritten = np.logical_or.reduce(flags, -1) if flags.ndim > len(region.shape) else flags.copy()
         if chosen is not None:
-            flags = flags & (chosen if flags.ndim == chosen.ndim else chosen[..., None])
-        position = np.unravel_index(int(flags.argmax()), flags.shape)
-        return tuple(int(i) for i in position[: len(region.shape)]) if flags[position] else None
+            unwritten &= chosen
+        return unwritten if chosen is None or unwritten.any() else None
+
+    def first_unwritten(self, region: Region) -> tuple[int, ...] | None:
+        """Index, within the region, of an element that nothing has written; None when there is none."""
+        unwritten = self.missing(region)
+        if unwritten is None:
+            return None
+        return tuple(int(i) for i in np.unravel_index(int(unwritten.argmax()), unwritten.shape))
 
     @property
     def has_been_written(self) -> bool:
@@ -204,6 +211,22 @@ class Storage:
             return
         flags[key] = False
         assert self.unwritten is not None
+        self._missing = int(np.count_nonzero(self.unwritten))
+        if self._missing == 0:
+            self.unwritten = None
+
+    def mark_unwritten(self, table: Region, unwritten: np.ndarray, key: Any = ...) -> None:
+        """Notes, after a write to elements that a numpy index chooses, which of these hold nothing after all.
+
+        Args:
+            unwritten: a boolean per chosen element.
+        """
+        if self.unwritten is None:
+            assert self.raw is not None
+            self.unwritten = np.zeros(self.raw.size // self._granule, np.bool_)
+        flags = self.flags(table)
+        assert flags is not None
+        flags[key] = unwritten[..., None] if flags.ndim > len(table.shape) else unwritten
         self._missing = int(np.count_nonzero(self.unwritten))
         if self._missing == 0:
             self.unwritten = None

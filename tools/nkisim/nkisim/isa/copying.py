@@ -51,8 +51,10 @@ def tensor_copy(
         core.checked.add(key)
     issued = core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
     if core.numerics:
-        same = dst.dtype is src.dtype
-        memory.write(dst, memory.read(call, "src", src) if same else memory.read_fp32(call, "src", src))
+        if dst.dtype is src.dtype:
+            memory.move(call, "dst", dst, "src", src)
+        else:
+            memory.write(dst, memory.read_fp32(call, "src", src))
     return issued
 
 

@@ -12,7 +12,7 @@ from nkisim import machine, memory
 from nkisim.enums import MemoryRegion
 from nkisim.enums import dma_engine as DmaEngine
 from nkisim.enums import engine as Engine
-from nkisim.errors import ArgumentError, DivergenceError, EngineError, LaunchError, ShapeError, UninitializedReadError
+from nkisim.errors import ArgumentError, DivergenceError, EngineError, LaunchError, ShapeError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
 from nkisim.tensor import NkiTensor
@@ -29,8 +29,7 @@ class Offer(NamedTuple):
     terms: tuple[str, ...]
     send_to: int = 0
     recv_from: int = 0
-    values: np.ndarray | None = None
-    written: np.ndarray | None = None
+    sent: memory.Bits | None = None
 
 
 @dataclass
@@ -118,7 +117,7 @@ def sendrecv(
         WrongBufferError, DtypeError, ShapeError, PartitionError, ArgumentError, EngineError: as documented.
         DivergenceError: the cores do not agree on shape, type or who sends to whom.
         DeadlockError: the other core never comes.
-        UninitializedReadError: nothing of src is written, or not what would overwrite written elements of dst.
+        UninitializedReadError: nothing of src is written.
     """
     call = "nisa.sendrecv"
     core = machine.core(call)
@@ -131,40 +130,15 @@ def sendrecv(
     on = Engine.gpsimd if dma_engine is DmaEngine.gpsimd_dma else Engine.dma
     detail = (send_to_rank, recv_from_rank, pipe_id, dma_engine)
     issued = core.emit("sendrecv", on, (dst.region,), (src.region,), name, detail)
-    sent, written = _payload(call, src) if core.numerics else (None, None)
+    sent = memory.read_bits(call, "src", src).arranged(np.copy) if core.numerics else None
     terms = (f"tiles are {src.dtype}{list(src.shape)}", f"dma_engine is {dma_engine.name}")
-    meeting = _offered(core, call, pipe_id, Offer(terms, send_to_rank, recv_from_rank, sent, written))
+    meeting = _offered(core, call, pipe_id, Offer(terms, send_to_rank, recv_from_rank, sent))
     _wait(core, meeting)
     _check_pairing(call, meeting.offers)
-    received = meeting.offers[recv_from_rank]
-    if received.values is not None:
-        _receive(call, dst, received.values, received.written)
+    received = meeting.offers[recv_from_rank].sent
+    if received is not None:
+        memory.write_bits(call, "dst", dst, received)
     return issued
-
-
-def _payload(call: str, src: NkiTensor) -> tuple[np.ndarray, np.ndarray | None]:
-    """What is sent, and which elements of it have been written, unless all have; none is an error."""
-    flags = src.storage.flags(src.region)
-    if flags is None or not flags.any() or flags.all():
-        return memory.read(call, "src", src).copy(), None
-    return src.array().copy(), ~flags.reshape(*src.shape, -1).any(-1)
-
-
-def _receive(call: str, dst: NkiTensor, values: np.ndarray, written: np.ndarray | None) -> None:
-    """Elements that the sender never wrote stay unwritten, such as the unused rows of a tile of MX scales."""
-    if written is None:
-        memory.write(dst, values)
-        return
-    flags = dst.storage.flags(dst.region)
-    unwritten = np.zeros(dst.shape, np.bool_) if flags is None else flags.reshape(*dst.shape, -1).any(-1)
-    lost = np.argwhere(~written & ~unwritten)
-    if lost.size:
-        raise UninitializedReadError(
-            f"{call}: src: element {lost[0].tolist()} is sent over a written element of dst {dst.name}, and nothing "
-            f"has written it"
-        )
-    np.copyto(memory.destination(dst), values, where=written)
-    dst.storage.mark_written_where(dst.region, written)
 
 
 def _require_two_cores(call: str, core: machine.Core) -> None:

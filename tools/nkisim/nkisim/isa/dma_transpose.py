@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
@@ -68,11 +69,9 @@ def dma_transpose(
         core.checked.add(key)
     issued = core.emit("dma_transpose", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
     if core.numerics:
-        order = _AXES[src.ndim]
-        skip = oob_mode is OobMode.skip
-        values, present = memory.read_present(call, "src", src, skip=skip)
-        turned = None if present is None else np.transpose(present, order)
-        memory.write_present(call, "dst", dst, np.transpose(values, order), turned, skip=False)
+        turn = functools.partial(np.transpose, axes=_AXES[src.ndim])
+        bits = memory.read_bits(call, "src", src, skip=oob_mode is OobMode.skip)
+        memory.write_bits(call, "dst", dst, bits.arranged(turn))
     return issued
 
 

@@ -195,7 +195,9 @@ def _transpose(call: str, dst: NkiTensor, stationary: NkiTensor, moving: NkiTens
     identity = memory.read_fp32(call, "moving", moving).reshape(moving.shape[0], -1)
     if not np.array_equal(identity, np.eye(len(identity), dtype=np.float32)):
         raise NotSimulatedError(f"{call}: is_transpose with moving {moving.name} that is not an identity matrix")
-    transpose.store(call, dst, memory.read(call, "stationary", stationary))
+    memory.move(
+        call, "dst", dst, "stationary", stationary, arrange=transpose.swapped, store=transpose.write_by_tensor_engine
+    )
 
 
 def _check_onezero(call: str, operand: str, tensor: NkiTensor, values: np.ndarray) -> None:

@@ -14,6 +14,7 @@ from nkisim.errors import (
     ArgumentError,
     DtypeError,
     OutOfBoundsError,
+    OutputNotWrittenError,
     ShapeError,
     UninitializedReadError,
     WrongBufferError,
@@ -67,7 +68,7 @@ def test_elements_that_were_not_chosen_stay_unwritten():
         values(lambda o, a, m: nisa.tensor_copy_predicated(o, a, m), [x, mask], Tile((4, 6))), x
     )
     mask[2, 3] = 0
-    with pytest.raises(UninitializedReadError, match=r"element \[2, 3\]"):
+    with pytest.raises(OutputNotWrittenError, match=r"element \[2, 3\]"):
         values(lambda o, a, m: nisa.tensor_copy_predicated(o, a, m), [x, mask], Tile((4, 6)))
 
 

@@ -93,6 +93,6 @@ def _shuffle(call: str, dst: NkiTensor, src: NkiTensor, mask: tuple[int, ...]) -
     moved = sources != KEEP
     read = np.zeros(src.shape, np.bool_)
     read[sources[moved]] = True
-    values = memory.read_where(call, "src", src, read)[np.where(moved, sources, 0)]
-    written = np.broadcast_to(moved.reshape(-1, *[1] * (dst.ndim - 1)), dst.shape)
-    memory.write_present(call, "dst", dst, values, written, skip=False)
+    present = np.broadcast_to(moved.reshape(-1, *[1] * (dst.ndim - 1)), dst.shape)
+    bits = memory.read_bits(call, "src", src, chosen=read).arranged(lambda part: part[np.where(moved, sources, 0)])
+    memory.write_bits(call, "dst", dst, bits._replace(present=present))

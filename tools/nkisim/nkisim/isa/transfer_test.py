@@ -17,6 +17,7 @@ from nkisim.errors import (
     DtypeError,
     EngineError,
     OutOfBoundsError,
+    OutputNotWrittenError,
     ShapeError,
     TargetError,
     UninitializedReadError,
@@ -101,7 +102,7 @@ def test_row_skipped_into_unwritten_memory_stays_unwritten() -> None:
         return out
 
     index = np.array([[3], [0], [ROWS], [1]], np.int32)
-    with pytest.raises(UninitializedReadError, match=r"element \[2, 0\]"):
+    with pytest.raises(OutputNotWrittenError, match=r"element \[2, 0\]"):
         launch(kernel, _table(np.random.default_rng(0)), index)
     index[2] = 5
     assert launch(kernel, _table(np.random.default_rng(0)), index).shape == (4, COLUMNS)

@@ -50,11 +50,8 @@ def nc_transpose(
         core.checked.add(key)
     issued = core.emit("nc_transpose", chosen, (dst.region,), (data.region,), name)
     if core.numerics:
-        values = memory.read(call, "data", data)
-        if chosen is Engine.tensor:
-            store(call, dst, values)
-        else:
-            memory.write(dst, values.reshape(values.shape[0], -1).T)
+        store = write_by_tensor_engine if chosen is Engine.tensor else memory.write
+        memory.move(call, "dst", dst, "data", data, arrange=swapped, store=store)
     return issued
 
 
@@ -74,10 +71,14 @@ def check_on_tensor_engine(call: str, hardware: Hardware, dst: NkiTensor, operan
         )
 
 
-def store(call: str, dst: NkiTensor, values: np.ndarray) -> None:
-    """Writes `values` transposed as the Tensor Engine does, with zeros above 8-bit elements."""
-    dst = memory.settled(call, "dst", dst)
-    memory.write_product(dst, values.reshape(values.shape[0], -1).T)
+def swapped(values: np.ndarray) -> np.ndarray:
+    """The partition axis swapped with the free axes, flattened into one."""
+    return values.reshape(values.shape[0], -1).T
+
+
+def write_by_tensor_engine(dst: NkiTensor, values: np.ndarray) -> None:
+    """Writes a transpose as the Tensor Engine does, with zeros above 8-bit elements."""
+    memory.write_product(dst, values)
     if dst.dtype.itemsize == 1:
         upper = dst.region._replace(offset=dst.offset + 1)
         dst.storage.array(*upper[1:])[...] = np.zeros((), dst.dtype.storage)
