@@ -5,7 +5,6 @@ from dataclasses import dataclass
 import nki.language as nl
 from kernels.qkv_cte.config import (
     BANK_COLUMNS,
-    CHUNK_BUFFERS,
     DEQUANT_BUFFERS,
     H_PACK,
     H_TILE_WORDS,
@@ -49,9 +48,9 @@ def allocate(config: ProjectionConfig, bias: NkiTensor | None) -> Buffers:
     if config.resident_h_tiles > 0:
         resident = place(config, "resident_weights", (H_TILE_WORDS, config.resident_h_tiles, width), words)
     chunks = []
-    if config.chunk_banks > 0:
+    if config.chunk_buffers > 0:
         chunk_shape = (H_TILE_WORDS, min(config.chunk_banks * BANK_COLUMNS, width))
-        for i in range(CHUNK_BUFFERS):
+        for i in range(config.chunk_buffers):
             chunks.append(place(config, f"weight_chunk_{i}", chunk_shape, words))
     channel_scale = place(config, "channel_scale", (S_TILE, width), nl.float32)
     bias_tile = None

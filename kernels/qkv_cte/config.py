@@ -54,6 +54,7 @@ class ProjectionConfig(NKIObject):
         blocks: S-blocks of one core, in order.
         resident_h_tiles: H-tiles whose weights stay in SBUF.
         chunk_banks: banks of output width in a chunk buffer; 0 when all weights are resident.
+        chunk_buffers: rotating buffers for streamed weights.
         psum_banks: banks in use.
         addresses: first byte of each SBUF buffer in its partitions, by name.
     """
@@ -64,5 +65,6 @@ class ProjectionConfig(NKIObject):
     blocks: tuple[SBlock, ...]
     resident_h_tiles: int
     chunk_banks: int
+    chunk_buffers: int
     psum_banks: int
     addresses: dict[str, int]

@@ -8,8 +8,8 @@ from kernels.qkv_cte.tiling import bank_columns, tile_tokens
 from nki.language import NkiTensor
 
 
-def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGroup) -> None:
-    """Dequantises a finished I-group and adds the bias.
+def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGroup, evicted: int) -> int:
+    """Dequantises a finished I-group and adds the bias; returns how many banks were evicted so far.
 
     outputs[t][s, i] = bf16(banks[..][s, i] * row_scales[t][s] * channel_scale[i] + bias[i])
     """
@@ -21,7 +21,7 @@ def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGro
             target = buffers.outputs[t][0:tokens, first : first + width]
             dequantised = target
             if buffers.bias is not None:
-                dequantised = buffers.dequantised[index % DEQUANT_BUFFERS][0:tokens, 0:width]
+                dequantised = buffers.dequantised[evicted % DEQUANT_BUFFERS][0:tokens, 0:width]
             nisa.scalar_tensor_tensor(
                 dst=dequantised,
                 data=buffers.banks[index][0:tokens, 0:width],
@@ -38,6 +38,8 @@ def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGro
                     op=nl.add,
                     engine=nisa.engine.gpsimd,
                 )
+            evicted += 1
+    return evicted
 
 
 def store(config: ProjectionConfig, buffers: Buffers, output_rows: NkiTensor, block: SBlock) -> None:

@@ -70,7 +70,7 @@ def row_mx_projection(
     buffers = allocate(config, bias)
     load_channels(config, buffers, weight_scales, bias)
     resident = load_resident_weights(config, buffers, weight_words)
-    chunks_loaded = 0
+    chunks_loaded, evicted = 0, 0
     for block in config.blocks:
         stationary = load_activations(config, buffers, hidden_words, block)
         for group in block.groups:
@@ -82,6 +82,6 @@ def row_mx_projection(
                     moving = load_chunk(config, buffers, weight_words, group, h, chunks_loaded)
                     chunks_loaded += 1
                 multiply(stationary, moving, operands, h)
-            evict(config, buffers, block, group)
+            evicted = evict(config, buffers, block, group, evicted)
         store(config, buffers, output_rows, block)
     return output

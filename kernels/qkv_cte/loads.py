@@ -5,7 +5,6 @@ import nki.language as nl
 from kernels.qkv_cte.buffers import Buffers, place
 from kernels.qkv_cte.config import (
     BANK_COLUMNS,
-    CHUNK_BUFFERS,
     H_PACK,
     H_TILE_WORDS,
     ROW_BUFFERS,
@@ -94,7 +93,7 @@ def load_chunk(
     first, height = h_tile_rows(config, h)
     column = group.first_bank * BANK_COLUMNS
     width = min(group.num_banks * BANK_COLUMNS, config.width - column)
-    chunk = buffers.chunks[chunks_loaded % CHUNK_BUFFERS][0:height, 0:width]
+    chunk = buffers.chunks[chunks_loaded % config.chunk_buffers][0:height, 0:width]
     nisa.dma_copy(dst=chunk, src=weight_words[first : first + height, column : column + width])
     return split_banks(chunk)
 

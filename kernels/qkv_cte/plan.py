@@ -78,6 +78,7 @@ class Plan:
             blocks=blocks,
             resident_h_tiles=chosen.resident_h_tiles,
             chunk_banks=chosen.chunk_buffer_banks,
+            chunk_buffers=_chunk_buffers(self.dims, chosen),
             psum_banks=len(self.psum.allocations),
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
@@ -190,10 +191,15 @@ def _sbuf_map(dims: Dims, hardware: Hardware, chosen: Schedule) -> MemoryMap:
             ledger.allocate(f"{name}_{tile}", size)
     if chosen.resident_h_tiles:
         ledger.allocate("resident_weights", chosen.resident_h_tiles * H_PACK * dims.width)
-    if chosen.chunk_buffer_bytes:
-        for buffer in range(CHUNK_BUFFERS):
-            ledger.allocate(f"weight_chunk_{buffer}", chosen.chunk_buffer_bytes)
+    for buffer in range(_chunk_buffers(dims, chosen)):
+        ledger.allocate(f"weight_chunk_{buffer}", chosen.chunk_buffer_bytes)
     return ledger.freeze()
+
+
+def _chunk_buffers(dims: Dims, chosen: Schedule) -> int:
+    """Buffers that streamed weights rotate through. The schedule's rule reserves two; a lone chunk needs one."""
+    streamed_h_tiles = dims.h_tiles - chosen.resident_h_tiles
+    return min(CHUNK_BUFFERS, streamed_h_tiles * sum(len(block.i_groups) for block in chosen.blocks))
 
 
 def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int) -> HbmBytes:

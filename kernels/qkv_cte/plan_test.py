@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 import nkisim
 from common import schedule
 from common.hardware import TRN2, TRN3
-from common.tiling import ceil_div
 from kernels.qkv_cte import plan
 from kernels.qkv_cte.cases import CORNERS, WAN22
 from kernels.qkv_cte.dims import Dims
@@ -56,39 +55,15 @@ def moved_bytes(finished):
     return moved
 
 
-def used(made):
-    """The SBUF allocations that a run touches: all, but for the second of two buffers where nothing ever rotates.
-
-    Weights: one chunk in the whole call. Dequantised banks: one in each I-group, since every group starts anew.
-    """
-    groups = [block.num_s_tiles * group.size for block in made.schedule.blocks for group in block.i_groups]
-    chunks = (made.dims.h_tiles - made.schedule.resident_h_tiles) * len(groups)
-    idle = {"weight_chunk_1"} if chunks == 1 else set()
-    if max(groups) == 1:
-        idle.add("dequantised_1")
-    return [allocation for allocation in made.sbuf.allocations if allocation.name not in idle]
-
-
-def covered_bytes(allocations):
-    """Bytes per partition that some allocation takes, in the ledger's alignment."""
-    words = torch.zeros(max(allocation.end_bytes for allocation in allocations) // 4 + 1, dtype=torch.bool)
-    for allocation in allocations:
-        words[allocation.address_bytes // 4 : ceil_div(allocation.end_bytes, 4)] = True
-    return 4 * int(words.sum())
-
-
 def assert_exact(made):
     finished = run_without_values(made)
     dims = made.dims
     assert len(finished.cores) == dims.cores
-    sbuf = used(made)
-    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in (*sbuf, *made.psum.allocations)}
+    allocations = (*made.sbuf.allocations, *made.psum.allocations)
+    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in allocations}
     for core in finished.cores:
         assert on_chip(core) ^ planned == set()
-        if len(sbuf) == len(made.sbuf.allocations):
-            assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
-        else:
-            assert core.memory.sbuf_peak_bytes == covered_bytes(sbuf)
+        assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
         assert core.memory.psum_peak_banks == len(made.psum.allocations)
     moved = moved_bytes(finished)
     assert moved["weight"] == made.hbm.weights
@@ -97,7 +72,9 @@ def assert_exact(made):
     assert moved["output"] == made.hbm.outputs
     assert sum(moved.values()) == made.hbm.total
     assert made.sbuf.peak_bytes == max(a.end_bytes for a in made.sbuf.allocations)
-    assert made.schedule.sbuf_used_bytes == made.sbuf.peak_bytes
+    reserved = 2 * made.schedule.chunk_buffer_bytes
+    planned_chunks = sum(a.bytes_per_partition for a in made.sbuf.allocations if a.name.startswith("weight_chunk"))
+    assert made.schedule.sbuf_used_bytes - reserved == made.sbuf.peak_bytes - planned_chunks
 
 
 @pytest.mark.parametrize("case", [*CORNERS, *WAN22], ids=lambda case: case.name)
