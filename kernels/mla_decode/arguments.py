@@ -17,11 +17,13 @@ from common.hardware import Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import plan
 from kernels.mla_decode.config import P_MAX
-from kernels.mla_decode.dims import Dims
+from kernels.mla_decode.dims import Dims, FrontDims
 from kernels.mla_decode.plan import Plan
 from kernels.mla_decode.tables import LAST_POSITION
 
 CACHE_DTYPES = (torch.bfloat16, torch.float32)
+FP32_INPUTS = ("q_norm_w", "kv_norm_w", "cos", "sin")
+"""Of the front-fold, whatever the cache's type."""
 
 
 def require_target(target: Any, lnc: Any) -> Hardware:
@@ -80,6 +82,35 @@ def require_dims(
     return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], kv_cache.itemsize)
 
 
+def require_front_dims(
+    hidden_states: Any, q_absorb_w: Any, cos: Any, kv_cache: torch.Tensor, value: int, n_prior: int
+) -> Dims:
+    """The sizes of a step whose queries come from the front-fold, not yet checked against its other tensors.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    same, device = (kv_cache.dtype,), kv_cache.device
+    require_tensor("hidden_states", hidden_states, same, ("n_tokens", "hidden"), device)
+    require_tensor("q_absorb_w", q_absorb_w, same, ("n_heads", "nope", "kv_lora_rank"), device)
+    require_tensor("cos", cos, (torch.float32,), ("n_tokens", "rope / 2"), device)
+    tokens, hidden = hidden_states.shape
+    heads, _, rank = q_absorb_w.shape
+    rope = 2 * cos.shape[1]
+    if kv_cache.shape[3] != rope + rank:
+        raise ValueError(
+            f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {rope + rank}, from the widths of cos and q_absorb_w"
+        )
+    return Dims(tokens, heads, n_prior, rank, rope, value, hidden, kv_cache.itemsize)
+
+
+def require_tails(dims: Dims, out_absorb_w: torch.Tensor, o_proj_w: Any) -> None:
+    """[n_heads, v_head_dim, kv_lora_rank] and [n_heads * v_head_dim, hidden]."""
+    require_shape("out_absorb_w", out_absorb_w, (dims.n_heads, None, dims.kv_lora_rank))
+    require_tensor("o_proj_w", o_proj_w, (out_absorb_w.dtype,), ("n_heads * v_head_dim", "hidden"), out_absorb_w.device)
+    require_shape("o_proj_w", o_proj_w, (dims.n_heads * dims.v_head_dim, dims.hidden))
+
+
 def require_index(dims: Dims, device: torch.device, tables: dict[str, Any]) -> None:
     """The three tables, [128, n_tokens, ceil(n_prior / 128)] each. Rows outside the cache are skipped, so any is."""
     dtypes = {"prior_rows": torch.int32, "prior_key_pos": torch.float32, "prior_rows_natural": torch.uint32}
@@ -98,23 +129,82 @@ def require_positions(positions: Any, tokens: int, device: torch.device) -> None
                 raise ValueError(f"positions has {position}; accepted: 0 to {LAST_POSITION}")
 
 
-def require_scale(softmax_scale: Any) -> float:
+def require_front(
+    dims: Dims, kv_cache: torch.Tensor, tensors: dict[str, Any], input_norm_w: Any, slot_mapping: Any
+) -> FrontDims:
+    """The sizes of the front-fold, from tensors that then agree with each other and with the step's.
+
+    Args:
+        dims: of the step.
+        kv_cache: which the tensors follow in device and, norms and angles aside, in type.
+        tensors: hidden_states, wq_a, q_norm_w, wq_b, wkv_a, kv_norm_w, cos, sin, q_absorb_w.
+        input_norm_w, slot_mapping: as for the kernel.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
+    tokens, heads, hidden, rank, rope = dims.n_tokens, dims.n_heads, dims.hidden, dims.kv_lora_rank, dims.rope
+    low = _width(tensors["wq_a"], 1)
+    nope = _width(tensors["q_absorb_w"], 1)
+    expected = {
+        "hidden_states": (("n_tokens", "hidden"), (tokens, hidden)),
+        "wq_a": (("hidden", "q_lora"), (hidden, None)),
+        "q_norm_w": (("q_lora",), (low,)),
+        "wq_b": (("q_lora", "n_heads * (nope + rope)"), (low, heads * (nope + rope))),
+        "wkv_a": (("hidden", "kv_lora_rank + rope"), (hidden, rank + rope)),
+        "kv_norm_w": (("kv_lora_rank",), (rank,)),
+        "cos": (("n_tokens", "rope / 2"), (tokens, rope // 2)),
+        "sin": (("n_tokens", "rope / 2"), (tokens, rope // 2)),
+        "q_absorb_w": (("n_heads", "nope", "kv_lora_rank"), (heads, None, rank)),
+    }
+    for name, (form, sizes) in expected.items():
+        dtype = torch.float32 if name in FP32_INPUTS else kv_cache.dtype
+        require_tensor(name, tensors[name], (dtype,), form, kv_cache.device)
+        require_shape(name, tensors[name], sizes)
+    if input_norm_w is not None:
+        require_tensor("input_norm_w", input_norm_w, (torch.float32,), ("hidden",), kv_cache.device)
+        require_shape("input_norm_w", input_norm_w, (hidden,))
+    require_slots(slot_mapping, tokens, kv_cache)
+    return FrontDims(low, nope, input_norm_w is not None)
+
+
+def require_slots(slot_mapping: Any, tokens: int, kv_cache: torch.Tensor) -> None:
+    """[n_tokens] int32, each a row of the cache of its own."""
+    require_tensor("slot_mapping", slot_mapping, (torch.int32,), ("n_tokens",), kv_cache.device)
+    require_shape("slot_mapping", slot_mapping, (tokens,))
+    if slot_mapping.device.type != "cpu":
+        return
+    rows = kv_cache.shape[0] * kv_cache.shape[2]
+    slots = slot_mapping.tolist()
+    for slot in slots:
+        if not 0 <= slot < rows:
+            raise ValueError(f"slot_mapping has {slot}; accepted: 0 to {rows - 1}, rows of kv_cache")
+        if slots.count(slot) > 1:
+            raise ValueError(f"slot_mapping has {slot} {slots.count(slot)} times; accepted: a row once")
+
+
+def _width(value: Any, axis: int) -> int:
+    """A dimension of a tensor; 0 where it has none, which the check of its shape then reports."""
+    return int(value.shape[axis]) if isinstance(value, torch.Tensor) and value.dim() > axis else 0
+
+
+def require_above_zero(name: str, value: Any) -> float:
     """A finite number above 0."""
-    if isinstance(softmax_scale, bool) or not isinstance(softmax_scale, (int, float)):
-        raise TypeError(f"softmax_scale is {softmax_scale!r}; accepted: a number above 0")
-    if not (math.isfinite(softmax_scale) and softmax_scale > 0):
-        raise ValueError(f"softmax_scale is {softmax_scale!r}; accepted: a finite number above 0")
-    return float(softmax_scale)
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
+    if not (math.isfinite(value) and value > 0):
+        raise ValueError(f"{name} is {value!r}; accepted: a finite number above 0")
+    return float(value)
 
 
-def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int) -> Plan:
+def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int, front: FrontDims | None = None) -> Plan:
     """The plan of a step.
 
     Raises:
         ValueError: it does not fit in SBUF, or cannot transpose by DMA as asked.
     """
     try:
-        return plan.make(dims, chip, dma_transposed_chunks)
+        return plan.make(dims, chip, dma_transposed_chunks, front)
     except BudgetError as error:
         raise ValueError(
             f"n_tokens {dims.n_tokens}, n_heads {dims.n_heads} and n_prior {dims.n_prior} do not fit: {error}"

@@ -35,9 +35,7 @@ class Dims:
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            value = getattr(self, field.name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-                raise ValueError(f"{field.name} is {value!r}; accepted: an integer from 1")
+            _require_size(field.name, getattr(self, field.name))
         for name in ("n_tokens", "n_heads", "rope", "v_head_dim"):
             if getattr(self, name) > P_MAX:
                 raise ValueError(f"{name} is {getattr(self, name)}; accepted: up to {P_MAX}")
@@ -64,3 +62,29 @@ class Dims:
     def row_width(self) -> int:
         """Elements of a cache row."""
         return self.rope + self.kv_lora_rank
+
+
+@dataclass(frozen=True)
+class FrontDims:
+    """Sizes of the front-fold that the attention does not have.
+
+    Attributes:
+        q_lora: width of the query's low-rank path.
+        nope: width of a head's query without positions, up to 128.
+        input_norm: whether hidden states are normalised first.
+    """
+
+    q_lora: int = 1536
+    nope: int = 128
+    input_norm: bool = False
+
+    def __post_init__(self) -> None:
+        _require_size("q_lora", self.q_lora)
+        _require_size("nope", self.nope)
+        if self.nope > P_MAX:
+            raise ValueError(f"nope is {self.nope}; accepted: up to {P_MAX}")
+
+
+def _require_size(name: str, value: object) -> None:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"{name} is {value!r}; accepted: an integer from 1")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 from common.budget import SBUF_ALIGNMENT_BYTES, BudgetError, MemoryMap, SbufLedger
 from common.checks import require_int
 from common.hardware import Hardware
 from common.tiling import ceil_div
+from kernels.mla_decode import front_plan, traffic
 from kernels.mla_decode.config import (
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
@@ -16,9 +16,10 @@ from kernels.mla_decode.config import (
     WEIGHT_BUFFERS,
     AttentionConfig,
 )
-from kernels.mla_decode.dims import BANK_FP32, Dims
-
-FP32_BYTES = INT32_BYTES = 4
+from kernels.mla_decode.dims import BANK_FP32, Dims, FrontDims
+from kernels.mla_decode.front_config import FrontConfig
+from kernels.mla_decode.front_plan import rotating
+from kernels.mla_decode.traffic import FP32_BYTES, INT32_BYTES, HbmBytes
 
 DMA_TRANSPOSE_ALIGNMENT_BYTES = 32
 """A DMA transpose writes each row from such a boundary on; a tile's 128 keys keep to it between latent tiles."""
@@ -32,22 +33,6 @@ LARGEST_PASS_BANKS = 7
 
 
 @dataclass(frozen=True)
-class HbmBytes:
-    """Bytes between HBM and the core, by purpose."""
-
-    keys: int
-    tables: int
-    queries: int
-    weights: int
-    output: int
-
-    @property
-    def total(self) -> int:
-        """All of them."""
-        return self.keys + self.tables + self.queries + self.weights + self.output
-
-
-@dataclass(frozen=True)
 class Plan:
     """How a decode step's attention runs.
 
@@ -57,6 +42,7 @@ class Plan:
         key_buffers: tokens whose rows are in SBUF at once.
         dma_transposed_chunks: latent tiles that DMAs transpose, each reading its columns again.
         pass_columns: columns of an o-projection pass.
+        front: sizes of the front-fold, None for the attention alone.
         sbuf: every SBUF allocation.
         hbm: bytes moved where no slot is skipped: the rows of all slots of the key tiles, DMA-transposed columns
             again, this step's rows twice, each weight and result once.
@@ -69,6 +55,7 @@ class Plan:
     key_buffers: int
     dma_transposed_chunks: int
     pass_columns: int
+    front: FrontDims | None
     sbuf: MemoryMap
     hbm: HbmBytes
     minimum: HbmBytes
@@ -92,6 +79,23 @@ class Plan:
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
 
+    @property
+    def front_config(self) -> FrontConfig:
+        """The plan as a kernel with the front-fold takes it.
+
+        Raises:
+            ValueError: the plan has none.
+        """
+        if self.front is None:
+            raise ValueError("this plan is for the attention alone; accepted: one made with front")
+        return FrontConfig(
+            attention=self.config,
+            q_lora=self.front.q_lora,
+            nope=self.front.nope,
+            heads_per_pass=front_plan.heads_per_pass(self.dims, self.front),
+            pass_columns=front_plan.pass_columns(self.dims, self.front),
+        )
+
     def __str__(self) -> str:
         lines = [
             f"{self.dims.n_tokens} tokens, {self.dims.n_heads} heads, {self.dims.n_prior} keys on {self.hardware.name}",
@@ -104,7 +108,7 @@ class Plan:
         return "\n".join(lines)
 
 
-def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0) -> Plan:
+def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0, front: FrontDims | None = None) -> Plan:
     """Plans a step: the largest softmax group that fits, with twice as many key buffers where they fit too.
 
     Args:
@@ -112,6 +116,7 @@ def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0) -> Plan
         hardware: the target.
         dma_transposed_chunks: 0 to kv_lora_rank / 128 latent tiles whose keys DMAs transpose. It saves the Tensor
             Engine's transposes and their evictions and reads those columns of the cache a second time; bf16 only.
+        front: sizes of the front-fold where it is part of the kernel.
 
     Raises:
         ValueError: there are fewer latent tiles, or they are fp32.
@@ -127,14 +132,14 @@ def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0) -> Plan
     for group in range(largest, 0, -1):
         for buffers in sorted({min(2 * group, dims.n_tokens), group}, reverse=True):
             try:
-                return _plan(dims, hardware, group, buffers, chunks)
+                return _plan(dims, hardware, group, buffers, chunks, front)
             except BudgetError as error:
                 refusal = error
     assert refusal is not None
     raise refusal
 
 
-def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int) -> Plan:
+def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int, front: FrontDims | None) -> Plan:
     pass_columns = min(dims.hidden, LARGEST_PASS_BANKS * BANK_FP32)
     return Plan(
         dims=dims,
@@ -143,27 +148,37 @@ def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: 
         key_buffers=key_buffers,
         dma_transposed_chunks=chunks,
         pass_columns=pass_columns,
-        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns),
-        hbm=_hbm_bytes(dims, chunks),
-        minimum=_minimum(dims),
+        front=front,
+        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns, front),
+        hbm=traffic.moved(dims, front, chunks),
+        minimum=traffic.minimum(dims, front),
     )
 
 
 def _sbuf_map(
-    dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int, pass_columns: int
+    dims: Dims,
+    hardware: Hardware,
+    group: int,
+    key_buffers: int,
+    chunks: int,
+    pass_columns: int,
+    front: FrontDims | None,
 ) -> MemoryMap:
-    """Lasting buffers first; setup, attention and tails then take turns on the rest."""
+    """Queries first, then the front-fold; over that lasting buffers; setup, attention and tails take turns above."""
     item, latents = dims.itemsize, dims.latent_tiles
     tokens, heads = dims.n_tokens, dims.n_heads
     index_bytes = INT32_BYTES * tokens * dims.key_tiles
     ledger = SbufLedger(hardware)
+    ledger.allocate("q_absorbed", item * latents * tokens * heads)
+    ledger.allocate("q_pe", item * tokens * heads)
+    if front is not None:
+        with ledger.scope("front-fold"):
+            front_plan.allocate(dims, front, ledger)
     ledger.allocate("index", index_bytes)
     if chunks:
         ledger.allocate("natural_index", index_bytes)
     ledger.allocate("keep", index_bytes)
     ledger.allocate("ones", FP32_BYTES)
-    ledger.allocate("q_absorbed", item * latents * tokens * heads)
-    ledger.allocate("q_pe", item * tokens * heads)
     ledger.allocate("current_features", item * (latents + 1) * tokens)
     ledger.allocate("latent_features", item * latents * heads * tokens)
     with ledger.scope("setup"):
@@ -174,52 +189,24 @@ def _sbuf_map(
         _attention_buffers(dims, ledger, group, key_buffers, chunks)
     with ledger.scope("tails"):
         ledger.allocate("values", item * heads * tokens)
-        _rotating(ledger, "absorb", min(WEIGHT_BUFFERS, heads), item * dims.kv_lora_rank)
-        _rotating(ledger, "absorb_features", min(WEIGHT_BUFFERS, heads), item * latents * dims.v_head_dim)
+        rotating(ledger, "absorb", min(WEIGHT_BUFFERS, heads), item * dims.kv_lora_rank)
+        rotating(ledger, "absorb_features", min(WEIGHT_BUFFERS, heads), item * latents * dims.v_head_dim)
         loads = heads * ceil_div(dims.hidden, pass_columns)
-        _rotating(ledger, "o_proj", min(WEIGHT_BUFFERS, loads), item * pass_columns)
+        rotating(ledger, "o_proj", min(WEIGHT_BUFFERS, loads), item * pass_columns)
         ledger.allocate("output", item * pass_columns)
     return ledger.freeze()
 
 
 def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int) -> None:
     item, tiles, columns = dims.itemsize, dims.key_tiles, group * dims.n_heads
-    _rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
-    _rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
+    rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
+    rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
     feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
-    _rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
+    rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
     ledger.allocate("scores", FP32_BYTES * (tiles + 1) * columns)
     ledger.allocate("weights", item * (tiles + 1) * columns)
     ledger.allocate("partial", FP32_BYTES * columns)
     ledger.allocate("group_column", FP32_BYTES)
     ledger.allocate("latent", item * dims.kv_lora_rank)
     ledger.allocate("inverse_sum", FP32_BYTES)
-
-
-def _rotating(
-    ledger: SbufLedger, name: str, count: int, size_bytes: int, alignment_bytes: int = SBUF_ALIGNMENT_BYTES
-) -> None:
-    for i in range(count):
-        ledger.allocate(f"{name}_{i}", size_bytes, alignment_bytes)
-
-
-def _hbm_bytes(dims: Dims, chunks: int) -> HbmBytes:
-    item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
-    table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if chunks else 0)
-    return dataclasses.replace(
-        _minimum(dims),
-        keys=((slots + 2 * tokens) * dims.row_width + slots * chunks * P_MAX) * item,
-        tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
-    )
-
-
-def _minimum(dims: Dims) -> HbmBytes:
-    item, tokens = dims.itemsize, dims.n_tokens
-    return HbmBytes(
-        keys=tokens * (dims.n_prior + 1) * dims.row_width * item,
-        tables=tokens * (dims.n_prior * (INT32_BYTES + FP32_BYTES) + INT32_BYTES),
-        queries=tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
-        weights=dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden) * item,
-        output=tokens * dims.hidden * item,
-    )

@@ -1,6 +1,7 @@
 """The plan against hand-made arithmetic and against what a simulated run allocates and moves."""
 
 import dataclasses
+import functools
 
 import pytest
 import torch
@@ -13,39 +14,62 @@ from common.hardware import TRN2, TRN3
 from common.tiling import ceil_div
 from kernels.mla_decode import plan
 from kernels.mla_decode.cases import BATCH, CORNERS, PRODUCTION, TP, Case
-from kernels.mla_decode.dims import Dims
+from kernels.mla_decode.decode import fused_decode
+from kernels.mla_decode.dims import Dims, FrontDims
+from kernels.mla_decode.front_cases import FRONT_CORNERS, FRONT_PRODUCTION, FrontCase
 from kernels.mla_decode.kernel import staged_attention
 from nkisim.record import hbm_traffic
 
 QUERIES, TABLES = ("q_absorbed", "q_pe"), ("prior_rows", "prior_key_pos", "prior_rows_natural", "positions")
-WEIGHTS = ("out_absorb_w", "o_proj_w")
+WEIGHTS = (
+    *("out_absorb_w", "o_proj_w", "wq_a", "wq_b", "wkv_a", "q_absorb_w"),
+    *("q_norm_w", "kv_norm_w", "input_norm_w"),
+)
+INPUTS = ("hidden_states", "cos", "sin", "slot_mapping")
 
 
 def run_without_values(made):
-    dims = made.dims
-    dtype = {2: torch.bfloat16, 4: torch.float32}[dims.itemsize]
-
-    def empty(*shape, of=dtype):
-        return torch.empty(*shape, device="meta", dtype=of)
-
-    tokens, tables = dims.n_tokens, (128, dims.n_tokens, dims.key_tiles)
-    return nkisim.run(
-        staged_attention,
-        empty(128, dims.latent_tiles, tokens, dims.n_heads),
-        empty(128, tokens, dims.n_heads),
-        empty(tokens * 3, 1, 16, dims.row_width),
-        empty(tokens, dims.row_width),
-        empty(*tables, of=torch.int32),
-        empty(*tables, of=torch.float32),
-        empty(*tables, of=torch.uint32),
+    dims, front = made.dims, made.front
+    empty = functools.partial(empty_tensor, {2: torch.bfloat16, 4: torch.float32}[dims.itemsize])
+    tokens, heads, tables = dims.n_tokens, dims.n_heads, (128, dims.n_tokens, dims.key_tiles)
+    cache = empty(tokens * 3, 1, 16, dims.row_width)
+    attention = (
+        *(empty(*tables, of=of) for of in (torch.int32, torch.float32, torch.uint32)),
         empty(tokens, of=torch.int32),
-        empty(dims.n_heads, dims.v_head_dim, dims.kv_lora_rank),
-        empty(dims.n_heads * dims.v_head_dim, dims.hidden),
+        empty(heads, dims.v_head_dim, dims.kv_lora_rank),
+        empty(heads * dims.v_head_dim, dims.hidden),
         dims.n_prior,
         0.1,
-        made.config,
-        options=nkisim.Options(target=made.hardware.name, numerics=False),
     )
+    options = nkisim.Options(target=made.hardware.name, numerics=False)
+    if front is None:
+        queries = (empty(128, dims.latent_tiles, tokens, heads), empty(128, tokens, heads))
+        own = empty(tokens, dims.row_width)
+        return nkisim.run(staged_attention, *queries, cache, own, *attention, made.config, options=options)
+    fp32 = torch.float32
+    return nkisim.run(
+        fused_decode,
+        empty(tokens, dims.hidden),
+        empty(dims.hidden, front.q_lora),
+        empty(front.q_lora, of=fp32),
+        empty(front.q_lora, heads * (front.nope + dims.rope)),
+        empty(dims.hidden, dims.row_width),
+        empty(dims.kv_lora_rank, of=fp32),
+        empty(tokens, dims.rope // 2, of=fp32),
+        empty(tokens, dims.rope // 2, of=fp32),
+        empty(heads, front.nope, dims.kv_lora_rank),
+        cache,
+        empty(tokens, of=torch.int32),
+        *attention,
+        empty(dims.hidden, of=fp32) if front.input_norm else None,
+        1e-6,
+        made.front_config,
+        options=options,
+    )
+
+
+def empty_tensor(dtype, *shape, of=None):
+    return torch.empty(*shape, device="meta", dtype=of or dtype)
 
 
 def on_chip(core):
@@ -79,16 +103,22 @@ def assert_exact(made, finished):
 
 
 def assert_traffic(made, finished):
-    moved = {name: t.read_bytes + t.written_bytes for name, t in hbm_traffic(finished.cores[0].stream).items()}
-    assert moved["kv_cache"] + moved["kv_row_cur"] == made.hbm.keys
-    assert sum(moved.get(name, 0) for name in TABLES) == made.hbm.tables
-    assert sum(moved[name] for name in QUERIES) == made.hbm.queries
-    assert sum(moved[name] for name in WEIGHTS) == made.hbm.weights
-    assert moved["output"] == made.hbm.output
-    assert sum(moved.values()) == made.hbm.total
+    read, written = {}, {}
+    for name, traffic in hbm_traffic(finished.cores[0].stream).items():
+        read[name], written[name] = traffic.read_bytes, traffic.written_bytes
+    assert read["kv_cache"] + read["kv_row_cur"] == made.hbm.keys
+    assert sum(read.get(name, 0) for name in TABLES) == made.hbm.tables
+    assert sum(read.get(name, 0) for name in QUERIES) == made.hbm.queries
+    assert sum(read.get(name, 0) for name in WEIGHTS) == made.hbm.weights
+    assert sum(read.get(name, 0) for name in INPUTS) == made.hbm.inputs
+    assert written.pop("output") == made.hbm.output
+    assert sum(written.values()) == written["kv_cache"] + written["kv_row_cur"] == made.hbm.rows_written
+    assert sum(read.values()) + sum(written.values()) + made.hbm.output == made.hbm.total
 
 
-@pytest.mark.parametrize("case", [*CORNERS, *PRODUCTION, *TP, *BATCH], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case", [*CORNERS, *PRODUCTION, *TP, *BATCH, *FRONT_CORNERS, *FRONT_PRODUCTION], ids=lambda case: case.name
+)
 def test_plan_is_what_a_run_allocates_and_moves(case):
     finished = run_without_values(case.plan)
     assert_exact(case.plan, finished)
@@ -115,8 +145,15 @@ def cases(draw):
     )
 
 
+@st.composite
+def front_cases(draw):
+    return FrontCase(
+        draw(cases()), q_lora=draw(st.integers(1, 5000)), nope=draw(st.integers(1, 128)), input_norm=draw(st.booleans())
+    )
+
+
 @settings(max_examples=100, derandomize=True, deadline=None, database=None)
-@given(case=cases())
+@given(case=cases() | front_cases())
 def test_any_plan_is_what_a_run_allocates_and_moves(case):
     finished = run_without_values(case.plan)
     assert_exact(case.plan, finished)
@@ -179,3 +216,26 @@ def test_table_names_every_allocation():
     assert "softmax groups of 4, 8 key buffers" in text
     for allocation in made.sbuf.allocations:
         assert allocation.name in text
+
+
+def test_front_fold_of_production_by_hand():
+    """Each weight of the layer once; no queries through HBM."""
+    made = FRONT_PRODUCTION[0].plan
+    elements = 7168 * (1536 + 576) + 1536 * 192 + 128 * 512 + 128 * 512 + 128 * 7168
+    assert made.hbm.weights == made.minimum.weights == 2 * elements + 4 * (1536 + 512 + 7168)
+    assert made.hbm.queries == 0
+    assert made.hbm.total <= 1.02 * made.minimum.total
+
+
+def test_a_plan_without_front_fold_has_no_front_config():
+    with pytest.raises(ValueError, match="accepted: one made with front"):
+        _ = PRODUCTION[0].plan.front_config
+
+
+@pytest.mark.parametrize(
+    ("words", "sizes"),
+    [("q_lora is 0", {"q_lora": 0}), ("nope is 129; accepted: up to 128", {"nope": 129}), ("nope is -1", {"nope": -1})],
+)
+def test_impossible_fronts_are_refused_by_name(words, sizes):
+    with pytest.raises(ValueError, match=words):
+        FrontDims(**sizes)

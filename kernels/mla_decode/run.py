@@ -1,10 +1,13 @@
-"""Runs a case's attention as a caller of the shim would."""
+"""Runs a case as a caller of the shims would."""
 
 from __future__ import annotations
 
 import torch
 
 from kernels.mla_decode.cases import Case, Operands
+from kernels.mla_decode.front_cases import NORM_EPS, FrontCase, FrontOperands
+from kernels.mla_decode.front_reference import Front
+from kernels.mla_decode.front_shim import mla_decode, mla_decode_qkv
 from kernels.mla_decode.shim import mla_decode_attention
 from kernels.mla_decode.tables import PriorIndex
 
@@ -30,4 +33,43 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         case.softmax_scale,
         target=case.target,
         dma_transposed_chunks=case.dma_transposed_chunks,
+    )
+
+
+def qkv(case: FrontCase, operands: FrontOperands) -> Front:
+    """The front-fold alone. The cache in `operands` is written."""
+    return Front(*mla_decode_qkv(*_front(operands), operands.input_norm_w, NORM_EPS, target=case.attention.target))
+
+
+def decode(case: FrontCase, operands: FrontOperands) -> tuple[torch.Tensor, torch.Tensor]:
+    """The whole step: output and kv_row_cur. The cache in `operands` is written."""
+    step, at = operands.step, case.attention
+    return mla_decode(
+        *_front(operands),
+        *step.index(at.n_prior),
+        step.positions,
+        step.out_absorb_w,
+        step.o_proj_w,
+        at.n_prior,
+        at.softmax_scale,
+        operands.input_norm_w,
+        NORM_EPS,
+        target=at.target,
+        dma_transposed_chunks=at.dma_transposed_chunks,
+    )
+
+
+def _front(operands: FrontOperands) -> tuple[torch.Tensor, ...]:
+    return (
+        operands.hidden_states,
+        operands.wq_a,
+        operands.q_norm_w,
+        operands.wq_b,
+        operands.wkv_a,
+        operands.kv_norm_w,
+        operands.cos,
+        operands.sin,
+        operands.q_absorb_w,
+        operands.step.kv_cache,
+        operands.slot_mapping,
     )

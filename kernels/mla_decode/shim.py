@@ -70,7 +70,7 @@ def mla_decode_attention(
     }
     arguments.require_index(dims, device, tables)
     arguments.require_positions(positions, dims.n_tokens, device)
-    scale = arguments.require_scale(softmax_scale)
+    scale = arguments.require_above_zero("softmax_scale", softmax_scale)
     config = arguments.make_plan(dims, chip, dma_transposed_chunks).config
     operands = (
         stage_absorbed(q_absorbed),
