@@ -26,6 +26,7 @@ class Case:
         context: positions of every sequence; each token's own position is the last of them.
         block_size: rows of a cache page.
         dma_transposed_chunks: of the plan.
+        group_tokens: forced on the plan; None leaves it the choice.
         target: "trn2" or "trn3".
     """
 
@@ -41,6 +42,7 @@ class Case:
     context: int = 400
     block_size: int = 16
     dma_transposed_chunks: int = 0
+    group_tokens: int | None = None
     target: str = "trn2"
 
     @property
@@ -60,7 +62,8 @@ class Case:
     @property
     def plan(self) -> Plan:
         """Its plan."""
-        return plan.make(self.dims, hardware.get(self.target), self.dma_transposed_chunks)
+        chip = hardware.get(self.target)
+        return plan.make(self.dims, chip, self.dma_transposed_chunks, group_tokens=self.group_tokens)
 
     @property
     def softmax_scale(self) -> float:
@@ -99,8 +102,8 @@ CORNERS = (
 
 
 def production(name: str, n_tokens: int = 16, n_heads: int = 1, n_prior: int = 2048) -> Case:
-    """DeepSeek-V3.2's widths in bf16, behind a context of 4,000 positions."""
-    return Case(name, n_tokens, n_heads, n_prior, 512, 64, 128, 7168, context=4000, block_size=64)
+    """DeepSeek-V3.2's widths in bf16; the indexer chose every second position."""
+    return Case(name, n_tokens, n_heads, n_prior, 512, 64, 128, 7168, context=2 * n_prior, block_size=64)
 
 
 PRODUCTION = (production("production"),)
@@ -111,8 +114,9 @@ TP = (production("tp16_heads_8", n_heads=8), production("tp8_heads_16", n_heads=
 
 BATCH = tuple(
     production(f"tokens_{tokens}_prior_{keys}", n_tokens=tokens, n_prior=keys)
-    for tokens, keys in ((1, 2048), (4, 2048), (32, 2048), (64, 1024), (128, 512))
+    for tokens, keys in ((1, 512), (1, 2048), (4, 2048), (16, 1024), (32, 2048), (64, 1024), (128, 512), (128, 2048))
 )
+"""One to 128 sequences."""
 
 SUITES = {"corners": CORNERS, "production": PRODUCTION, "tp": TP, "batch": BATCH}
 
@@ -176,11 +180,20 @@ class Operands:
 
     def exact(self, softmax_scale: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
         """The reference's answer, [n_tokens, hidden]."""
-        rows = reference.visible_rows(
-            self.kv_cache, self.keys(), self.positions.tolist(), self.block_table, self.kv_row_cur
-        )
         return reference.attention(
-            self.q_absorbed, self.q_pe, rows, self.out_absorb_w, self.o_proj_w, softmax_scale, dtype
+            self.q_absorbed, self.q_pe, self.rows(), self.out_absorb_w, self.o_proj_w, softmax_scale, dtype
+        )
+
+    def rounded(self, softmax_scale: float) -> torch.Tensor:
+        """The same in torch with the kernel's rounding points."""
+        return reference.rounded_attention(
+            self.q_absorbed, self.q_pe, self.rows(), self.out_absorb_w, self.o_proj_w, softmax_scale
+        )
+
+    def rows(self) -> list[torch.Tensor]:
+        """Each token's cache rows, its own last."""
+        return reference.visible_rows(
+            self.kv_cache, self.keys(), self.positions.tolist(), self.block_table, self.kv_row_cur
         )
 
 

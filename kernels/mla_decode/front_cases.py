@@ -42,7 +42,8 @@ class FrontCase:
         """The plan of the whole step."""
         front = FrontDims(self.q_lora, self.nope, self.input_norm)
         case = self.attention
-        return plan.make(case.dims, hardware.get(case.target), case.dma_transposed_chunks, front)
+        chip = hardware.get(case.target)
+        return plan.make(case.dims, chip, case.dma_transposed_chunks, front, case.group_tokens)
 
 
 FRONT_CORNERS = (
@@ -58,7 +59,11 @@ FRONT_CORNERS = (
 )
 """Small, and each at an edge."""
 
-FRONT_PRODUCTION = (FrontCase(cases.production("layer"), q_lora=1536, nope=128, input_norm=True),)
+FRONT_PRODUCTION = (
+    FrontCase(cases.production("layer"), q_lora=1536, nope=128, input_norm=True),
+    FrontCase(cases.production("layer_heads_16", n_heads=16), q_lora=1536, nope=128, input_norm=True),
+)
+"""The whole attention block: hidden states in, output and cache row out."""
 
 
 @dataclass(frozen=True)
@@ -104,6 +109,19 @@ class FrontOperands:
             dtype,
             rounded_to,
         )
+
+    def exact(self, softmax_scale: float, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+        """The reference's output of the whole step, [n_tokens, hidden]."""
+        return self._step(self.front(dtype)).exact(softmax_scale, dtype)
+
+    def rounded(self, softmax_scale: float) -> torch.Tensor:
+        """The whole step in torch, rounded to the cache's type where the kernels round."""
+        dtype = self.step.kv_cache.dtype
+        front = self.front(torch.float32, dtype)
+        return self._step(Front(*(part.to(dtype) for part in front))).rounded(softmax_scale)
+
+    def _step(self, front: Front) -> cases.Operands:
+        return self.step.replace(q_absorbed=front.q_absorbed, q_pe=front.q_pe, kv_row_cur=front.kv_row_cur)
 
 
 def front_operands(case: FrontCase, seed: int = 0) -> FrontOperands:

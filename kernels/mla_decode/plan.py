@@ -108,7 +108,13 @@ class Plan:
         return "\n".join(lines)
 
 
-def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0, front: FrontDims | None = None) -> Plan:
+def make(
+    dims: Dims,
+    hardware: Hardware,
+    dma_transposed_chunks: int = 0,
+    front: FrontDims | None = None,
+    group_tokens: int | None = None,
+) -> Plan:
     """Plans a step: the largest softmax group that fits, with twice as many key buffers where they fit too.
 
     Args:
@@ -117,9 +123,11 @@ def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0, front: 
         dma_transposed_chunks: 0 to kv_lora_rank / 128 latent tiles whose keys DMAs transpose. It saves the Tensor
             Engine's transposes and their evictions and reads those columns of the cache a second time; bf16 only.
         front: sizes of the front-fold where it is part of the kernel.
+        group_tokens: tokens of a softmax group; None leaves the choice to the plan.
 
     Raises:
-        ValueError: there are fewer latent tiles, or they are fp32.
+        ValueError: there are fewer latent tiles, or they are fp32; a softmax group is larger than the batch, or has
+            more than 128 maxima.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
     chunks = require_int("dma_transposed_chunks", dma_transposed_chunks, at_least=0)
@@ -127,9 +135,8 @@ def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0, front: 
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
     if chunks and dims.itemsize != 2:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
-    largest = max(1, min(LARGEST_GROUP, dims.n_tokens, P_MAX // dims.n_heads))
     refusal: BudgetError | None = None
-    for group in range(largest, 0, -1):
+    for group in _groups(dims, group_tokens):
         for buffers in sorted({min(2 * group, dims.n_tokens), group}, reverse=True):
             try:
                 return _plan(dims, hardware, group, buffers, chunks, front)
@@ -137,6 +144,19 @@ def make(dims: Dims, hardware: Hardware, dma_transposed_chunks: int = 0, front: 
                 refusal = error
     assert refusal is not None
     raise refusal
+
+
+def _groups(dims: Dims, group_tokens: int | None) -> list[int]:
+    """Group sizes to try, in order."""
+    largest = min(dims.n_tokens, P_MAX // dims.n_heads)
+    if group_tokens is None:
+        return list(range(min(LARGEST_GROUP, largest), 0, -1))
+    if require_int("group_tokens", group_tokens, at_least=1) > largest:
+        raise ValueError(
+            f"group_tokens is {group_tokens}; accepted: 1 to {largest} with {dims.n_tokens} tokens of "
+            f"{dims.n_heads} heads"
+        )
+    return [group_tokens]
 
 
 def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int, front: FrontDims | None) -> Plan:

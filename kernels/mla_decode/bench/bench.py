@@ -1,0 +1,131 @@
+"""Plans, simulates and checks MLA decode steps at DeepSeek-V3.2's sizes.
+
+Prints, for each shape, the plan, the HBM bytes by purpose against the unavoidable minimum, the instructions by engine,
+and the error against an fp64 reference. Everything is simulated; no Trainium is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from common import hardware
+from kernels.mla_decode.bench import shapes, tables
+from kernels.mla_decode.bench.measure import as_dict
+from kernels.mla_decode.bench.shapes import Result
+
+OK, OUT_OF_TOLERANCE, BAD_INPUT = 0, 1, 2
+DEFAULT_SUITE = "production"
+
+_EXAMPLES = f"""examples:
+  bazel run //kernels/mla_decode:bench
+  bazel run //kernels/mla_decode:bench -- --suite batch --no-numerics
+  bazel run //kernels/mla_decode:bench -- --suite tp --dma-chunks 1 --json tp.json
+
+exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage or input
+"""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, without repeating the usage."""
+
+    def error(self, message: str) -> NoReturn:
+        """Ends the command with exit status 2."""
+        self.exit(BAD_INPUT, f"{self.prog}: error: {message}; see --help\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    if options.list:
+        tables.show(tables.suites(shapes.SUITES))
+        return OK
+    try:
+        target = hardware.get(options.target).name
+        chosen = [
+            shapes.adapted(case, target, options.dma_chunks, options.group) for case in shapes.SUITES[options.suite]
+        ]
+        plans = [case.plan for case in chosen]
+        path = _writable(options.json) if options.json else None
+    except ValueError as error:
+        parser.error(str(error))
+    results = []
+    for number, (case, planned) in enumerate(zip(chosen, plans, strict=True), 1):
+        print(f"[{number}/{len(chosen)}] {case.name}", file=sys.stderr, flush=True)
+        results.append(shapes.bench(case, planned, values=options.numerics))
+    tables.show(tables.results(results))
+    if path:
+        path.write_text(json.dumps(_document(target, results), indent=2) + "\n")
+    return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
+
+
+def _writable(text: str) -> Path:
+    """A file's path against the folder where `bazel run` was typed.
+
+    Raises:
+        ValueError: no file can be written there.
+    """
+    path = Path(os.environ.get("BUILD_WORKING_DIRECTORY", "")).joinpath(text)
+    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
+        raise ValueError(f"--json is {path}; accepted: a file in a folder that exists and is writable")
+    return path
+
+
+def _document(target: str, results: Sequence[Result]) -> dict[str, Any]:
+    """Sizes in bytes; null where no values were computed."""
+    return {
+        "kernel": "mla_decode",
+        "target": target,
+        "simulated": True,
+        "shapes": [
+            {
+                "name": result.name,
+                "sizes": dataclasses.asdict(result.plan.dims),
+                "group_tokens": result.plan.group_tokens,
+                "dma_transposed_chunks": result.plan.dma_transposed_chunks,
+                "sbuf_used_bytes": result.plan.sbuf.peak_bytes,
+                "hbm_bytes": as_dict(result.measured.hbm),
+                "minimum_hbm_bytes": as_dict(result.plan.minimum),
+                "instructions": dict(result.measured.instructions),
+                "values": _values(result),
+            }
+            for result in results
+        ],
+    }
+
+
+def _values(result: Result) -> dict[str, Any] | None:
+    if result.values is None:
+        return None
+    found = dataclasses.asdict(result.values)
+    return found | {"dtype": str(result.values.dtype), "accepted": result.values.accepted}
+
+
+def _parser() -> _Parser:
+    formatter = argparse.RawDescriptionHelpFormatter
+    parser = _Parser(prog="bench", description=__doc__, epilog=_EXAMPLES, formatter_class=formatter, allow_abbrev=False)
+    parser.add_argument("--list", action="store_true", help="list the suites and their shapes")
+    parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
+    parser.add_argument("--target", default="trn2", help="trn2 (default) or trn3")
+    parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
+    parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
+    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file, too")
+    return parser
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

@@ -1,0 +1,84 @@
+"""The bench as a command: what it prints, writes and refuses."""
+
+import json
+
+import pytest
+import torch
+
+from kernels.mla_decode import compare
+from kernels.mla_decode.bench import bench, measure, shapes
+from kernels.mla_decode.cases import Case
+from kernels.mla_decode.front_cases import FrontCase
+
+SMALL = (Case("small", 3, 2, 128), FrontCase(Case("small_layer", 2, 2, 128)))
+
+
+@pytest.fixture(autouse=True)
+def small_suite(monkeypatch):
+    monkeypatch.setitem(shapes.SUITES, "production", SMALL)
+
+
+def test_success(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("BUILD_WORKING_DIRECTORY", str(tmp_path))
+    assert bench.main(["--json", "out.json"]) == 0
+    out, err = capsys.readouterr()
+    assert err == "[1/2] small\n[2/2] small_layer\n"
+    assert [line.endswith("ok") for line in out.splitlines() if line.startswith("small")][-2:] == [True, True]
+    first, layer = json.loads((tmp_path / "out.json").read_text())["shapes"]
+    assert first["values"]["accepted"]
+    assert layer["values"]["relative_rms"] > 0
+    row = 192 * 2
+    assert first["hbm_bytes"]["keys"] == (3 * 128 + 2 * 3) * row
+    assert first["minimum_hbm_bytes"]["keys"] == 3 * 129 * row
+    assert layer["hbm_bytes"]["queries"] == 0
+    assert layer["hbm_bytes"]["rows_written"] == 2 * 2 * row
+
+
+def test_no_numerics(capsys):
+    assert bench.main(["--no-numerics"]) == 0
+    assert "relative RMS" not in capsys.readouterr().out
+
+
+def test_out_of_tolerance(capsys, monkeypatch):
+    monkeypatch.setitem(compare.MAX_RELATIVE_RMS, torch.bfloat16, 1e-9)
+    assert bench.main([]) == 1
+    assert "OUT OF TOLERANCE" in capsys.readouterr().out
+
+
+def test_switches_reach_the_plan(capsys):
+    assert bench.main(["--no-numerics", "--dma-chunks", "1", "--group", "2", "--target", "trn3"]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("small "))
+    assert row.split()[1:8] == ["3", "2", "128", "2", "3", "1", "512"]
+
+
+def test_list(capsys):
+    assert bench.main(["--list"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"suite {name}" in out for name in shapes.SUITES)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--suite", "wan"], "invalid choice: 'wan'"),
+        (["--target", "trn1"], "trn1"),
+        (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
+        (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),
+        (["--json", "/no/such/folder/x"], "--json is /no/such/folder/x; accepted"),
+    ],
+)
+def test_bad_usage_ends_in_one_line(arguments, words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        bench.main(arguments)
+    assert caught.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith("bench: error: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_every_byte_has_a_purpose(monkeypatch):
+    monkeypatch.setitem(measure._READ, "tables", ("prior_rows",))
+    with pytest.raises(AssertionError, match=r"bytes of .* have no purpose"):
+        measure.run_without_values(SMALL[0].plan)

@@ -1,0 +1,132 @@
+"""The bench's results as tables, each with a line that says what its numbers are."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from kernels.mla_decode.bench.measure import as_dict
+from kernels.mla_decode.bench.shapes import Result
+from kernels.mla_decode.cases import Case
+from kernels.mla_decode.compare import MAX_OF_ROUNDED
+from kernels.mla_decode.front_cases import FrontCase
+
+WIDTH = 130
+"""Columns of text where stdout is no terminal."""
+
+KIB, MIB = 2**10, 2**20
+ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma")
+PURPOSES = ("keys", "tables", "queries", "weights", "inputs", "rows_written", "output", "total")
+
+
+def show(renderables: Iterator[RenderableType]) -> None:
+    """Prints to stdout with empty lines between them."""
+    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
+    texts = []
+    for renderable in renderables:
+        with console.capture() as captured:
+            console.print(renderable)
+        texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
+    print("\n\n".join(texts))
+
+
+def suites(members_by_name: Mapping[str, Sequence[Case | FrontCase]]) -> Iterator[RenderableType]:
+    """The shapes of every suite."""
+    for name, members in members_by_name.items():
+        table = _table(f"suite {name}", "shape", "tokens", "heads", "keys", "latent", "hidden", "dtype", "front-fold")
+        for member in members:
+            case, front = (member.attention, "yes") if isinstance(member, FrontCase) else (member, "")
+            sizes = (case.n_tokens, case.n_heads, case.n_prior, case.kv_lora_rank, case.hidden)
+            table.add_row(case.name, *map(str, sizes), str(case.dtype).removeprefix("torch."), front)
+        yield table
+
+
+def results(found: Sequence[Result]) -> Iterator[RenderableType]:
+    """Plan, HBM traffic, instructions and errors, one row per shape each."""
+    yield _plans(found)
+    yield _note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
+    yield _traffic(found)
+    yield _note(
+        "MiB between HBM and the core, read off the simulated instruction stream; skipped slots count as read. "
+        "Minimum: each selected row, weight, table entry, input and result once."
+    )
+    yield _instructions(found)
+    yield _note("Instructions issued in the simulated run.")
+    if any(result.values for result in found):
+        yield _values(found)
+        yield _note(
+            "Relative RMS against the fp64 reference, random operands. Rounded: a torch implementation with the "
+            f"kernel's rounding points, of which a bf16 kernel's error may be {MAX_OF_ROUNDED} times. Host: seconds "
+            "of this machine, simulated kernel and torch fp32 reference. No device time: there is no model of it yet."
+        )
+
+
+def _plans(found: Sequence[Result]) -> Table:
+    columns = ("tokens", "heads", "keys", "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
+    table = _table("plan", "shape", *columns)
+    for result in found:
+        plan = result.plan
+        numbers = (
+            *(plan.dims.n_tokens, plan.dims.n_heads, plan.dims.n_prior),
+            *(plan.group_tokens, plan.key_buffers, plan.dma_transposed_chunks, plan.pass_columns),
+        )
+        sbuf = f"{plan.sbuf.peak_bytes / KIB:.1f} of {plan.sbuf.capacity_bytes / KIB:.1f}"
+        table.add_row(result.name, *(f"{number:,}" for number in numbers), sbuf)
+    return table
+
+
+def _traffic(found: Sequence[Result]) -> Table:
+    used = [name for name in PURPOSES if any(as_dict(result.measured.hbm)[name] for result in found)]
+    table = _table("HBM", "shape", *(name.replace("_", " ") for name in used), "minimum", "x")
+    for result in found:
+        moved, minimum = as_dict(result.measured.hbm), result.plan.minimum.total
+        cells = [f"{moved[name] / MIB:,.2f}" for name in used]
+        table.add_row(result.name, *cells, f"{minimum / MIB:,.2f}", f"{moved['total'] / minimum:.4f}")
+    return table
+
+
+def _instructions(found: Sequence[Result]) -> Table:
+    used = [engine for engine in ENGINES if any(result.measured.instructions[engine] for result in found)]
+    table = _table("instructions", "shape", *used, "total")
+    for result in found:
+        counts = result.measured.instructions
+        table.add_row(result.name, *(f"{counts[engine]:,}" for engine in used), f"{counts.total():,}")
+    return table
+
+
+def _values(found: Sequence[Result]) -> Table:
+    table = _table(
+        "values", "shape", "relative RMS", "limit", "rounded", "x rounded", "host s", "torch s", "x torch", ""
+    )
+    for result in found:
+        if values := result.values:
+            table.add_row(
+                result.name,
+                f"{values.relative_rms:.2e}",
+                f"{values.limit:.2e}",
+                f"{values.rounded_relative_rms:.2e}",
+                f"{values.relative_rms / values.rounded_relative_rms:.3f}",
+                f"{values.kernel_seconds:.2f}",
+                f"{values.torch_seconds:.3f}",
+                f"{values.kernel_seconds / values.torch_seconds:.1f}",
+                "ok" if values.accepted else "OUT OF TOLERANCE",
+            )
+    return table
+
+
+def _table(title: str, first: str, *others: str) -> Table:
+    table = Table(
+        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1), show_edge=False
+    )
+    table.add_column(first, no_wrap=True)
+    for name in others:
+        table.add_column(name, justify="right")
+    return table
+
+
+def _note(text: str) -> Text:
+    return Text(text, style="dim")
