@@ -71,6 +71,7 @@ def score(
     """
     tiles, heads = prior_tiles(config), config.n_heads
     scores = buffers.scores[:, slot, :, :]
+    queries = query_parts(config, q_absorbed, q_pe, token)
     nisa.memset(dst=scores, value=MASKED_SCORE, engine=nisa.engine.gpsimd)
     per_bank = max(1, BANK_BYTES // FP32_BYTES // heads)
     for chunk in range(count_tiles(tiles, per_bank)):
@@ -78,8 +79,7 @@ def score(
         count = min(per_bank, tiles - first)
         spread = bank(SCORE_BANKS[chunk % len(SCORE_BANKS)], (P_MAX, count, heads), nl.float32)
         for tile in range(first, first + count):
-            keys = slice_of_tile(features, tile)
-            multiply_features(config, spread[:, tile - first, :], keys, q_absorbed, q_pe, token)
+            multiply_features(spread[:, tile - first, :], key_parts(config, features, tile), queries)
         keep = buffers.keep[:, token, first : first + count]
         nisa.tensor_copy_predicated(
             dst=scores[:, first : first + count, :],
@@ -91,33 +91,29 @@ def score(
     for part in range(latent_tiles(config) + 1):
         height = feature_columns(config, part)[1]
         own_features.append(buffers.current_features[0:height, part, token : token + 1])
-    multiply_features(config, own, own_features, q_absorbed, q_pe, token)
+    multiply_features(own, own_features, queries)
     nisa.tensor_copy(dst=scores[0:1, tiles, :], src=own, engine=nisa.engine.vector)
 
 
-def slice_of_tile(features: NkiTensor, tile: int) -> list[NkiTensor]:
-    """Feature tiles of one key tile, each [128, 128 keys]."""
+def key_parts(config: AttentionConfig, features: NkiTensor, tile: int) -> list[NkiTensor]:
+    """Feature tiles of one key tile, each [features, 128 keys], rope last."""
     parts = []
-    for part in range(features.shape[1]):
-        parts.append(features[:, part, tile * P_MAX : (tile + 1) * P_MAX])
+    for part in range(latent_tiles(config) + 1):
+        height = feature_columns(config, part)[1]
+        parts.append(features[0:height, part, tile * P_MAX : (tile + 1) * P_MAX])
     return parts
 
 
-def multiply_features(
-    config: AttentionConfig,
-    target: NkiTensor,
-    keys: list[NkiTensor],
-    q_absorbed: NkiTensor,
-    q_pe: NkiTensor,
-    token: int,
-) -> None:
-    """target[key, h] = sum over feature tiles of keys[part][f, key] * q[f, part, h]"""
-    latents = latent_tiles(config)
-    for part in range(latents):
-        nisa.nc_matmul(dst=target, stationary=keys[part], moving=q_absorbed[:, part, token, :], accumulate=part > 0)
-    nisa.nc_matmul(
-        dst=target,
-        stationary=keys[latents][0 : config.rope, :],
-        moving=q_pe[0 : config.rope, token, :],
-        accumulate=True,
-    )
+def query_parts(config: AttentionConfig, q_absorbed: NkiTensor, q_pe: NkiTensor, token: int) -> list[NkiTensor]:
+    """Feature tiles of one token's queries, each [features, heads], rope last."""
+    parts = []
+    for part in range(latent_tiles(config)):
+        parts.append(q_absorbed[:, part, token, :])
+    parts.append(q_pe[0 : config.rope, token, :])
+    return parts
+
+
+def multiply_features(target: NkiTensor, keys: list[NkiTensor], queries: list[NkiTensor]) -> None:
+    """target[key, h] = sum over feature tiles of keys[part][f, key] * queries[part][f, h]"""
+    for part in range(len(queries)):
+        nisa.nc_matmul(dst=target, stationary=keys[part], moving=queries[part], accumulate=part > 0)
