@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nki.language
+from fuzz.view_model import Ds, Model, ViewCall, draw_call, view, whole
 from nkisim import dtypes
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, OutOfBoundsError, ShapeError, ViewError
 from nkisim.storage import Allocation, Storage
 from nkisim.tensor import NkiTensor
-from tools.nkisim.fuzz.view_model import Ds, Model, ViewCall, draw_call, view, whole
+from nkisim.views import overlaps_itself
 
 REFUSALS = (ViewError, ShapeError, OutOfBoundsError, ArgumentError)
 CAST = (dtypes.uint8, dtypes.int16, dtypes.float32, dtypes.bfloat16, dtypes.float8_e4m3)
@@ -56,6 +57,7 @@ def test_chains_of_views_agree_with_numpy(data: st.DataObject) -> None:
     on_chip = buffer is MemoryRegion.sbuf
     shape = tuple(data.draw(st.lists(st.integers(1, 8), min_size=2 if on_chip else 1, max_size=4)))
     made = tensor(shape, dtype, buffer)
+    assert made.storage.raw is not None
     model = whole(made.storage.raw, shape, dtype, on_chip)
     for _ in range(data.draw(st.integers(1, 6))):
         call = draw_call(data.draw, model, CAST)
@@ -70,7 +72,7 @@ def test_chains_of_views_agree_with_numpy(data: st.DataObject) -> None:
         made, model = result, expected
 
 
-ODD = (
+ODD: tuple[Any, ...] = (
     None,
     True,
     -1,
@@ -123,6 +125,16 @@ def test_odd_arguments_are_refused_without_a_traceback(data: st.DataObject) -> N
         result.region  # noqa: B018 - works it out
     except NkiValidationError:
         pass
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(dims=st.lists(st.tuples(st.integers(1, 4), st.integers(0, 9)), min_size=1, max_size=3))
+def test_views_that_show_an_element_twice(dims: list[tuple[int, int]]) -> None:
+    places = np.zeros(1, np.int64)
+    for size, stride in dims:
+        places = (places[:, None] + np.arange(size) * stride).reshape(-1)
+    twice = np.unique(places).size < places.size
+    assert overlaps_itself(tuple(n for n, _ in dims), tuple(s for _, s in dims)) is twice
 
 
 def test_what_numpy_alone_would_accept_is_refused() -> None:

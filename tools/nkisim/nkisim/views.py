@@ -53,6 +53,25 @@ def is_contiguous(shape: Ints, strides: Ints) -> bool:
     return True
 
 
+def overlaps_itself(shape: Ints, strides: Ints) -> bool:
+    """Whether two indices show the same element."""
+    reach = 0
+    sized = [(stride, size) for size, stride in zip(shape, strides, strict=True) if size > 1]
+    for stride, size in sorted(sized):
+        if stride <= reach:
+            break
+        reach += (size - 1) * stride
+    else:
+        return False
+    places = {0}
+    for stride, size in sized:
+        moved = [place + stride * i for place in places for i in range(size)]
+        places = set(moved)
+        if len(places) < len(moved):
+            return True
+    return False
+
+
 def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> View:
     """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis. `view` may be a plain tuple."""
     shape, strides, offset = view

@@ -7,6 +7,7 @@ from math import prod
 from typing import Any
 
 from common.hardware import Hardware
+from nkisim import views
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion, engine
 from nkisim.errors import (
@@ -118,6 +119,11 @@ def writable(call: str, operand: str, tensor: NkiTensor) -> None:
     """No element of a result is written twice."""
     if any(stride == 0 and size > 1 for stride, size in zip(tensor.strides, tensor.shape, strict=True)):
         raise ShapeError(f"{call}: {operand} {tensor.name} is a broadcast view {list(tensor.shape)}; results cannot be")
+    if views.overlaps_itself(tensor.shape, tensor.strides):
+        raise ShapeError(
+            f"{call}: {operand} {tensor.name} {list(tensor.shape)} with strides {list(tensor.strides)} shows elements "
+            f"more than once; results cannot"
+        )
 
 
 def tile(call: str, operand: str, tensor: NkiTensor, hardware: Hardware, accepted: tuple[MemoryRegion, ...]) -> None:
