@@ -8,6 +8,7 @@ comes where the missing elements are used, or returned. A view of which nothing 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import Any, NamedTuple
@@ -75,7 +76,7 @@ def create(
 
 def _sizes(call: str, shape: Any) -> tuple[int, ...]:
     try:
-        sizes = tuple(int(s) for s in shape)
+        sizes = tuple(operator.index(s) for s in shape)
     except TypeError:
         raise ArgumentError(f"{call}: shape {shape!r}; accepted: a tuple of positive integers") from None
     if not sizes or any(s < 1 for s in sizes):
@@ -296,6 +297,9 @@ def write_bits(
         skip: stores only where the index is in bounds.
         store: what stores them all, where no index chooses places.
     """
+    if tensor.indirection is None and bits.present is None and bits.unwritten is None:
+        store(tensor, bits.values)
+        return
     values, present, unwritten = (None if part is None else part.reshape(tensor.shape) for part in bits)
     assert values is not None
     static: NkiTensor | None = tensor
