@@ -13,12 +13,16 @@ from typing import Any
 import numpy as np
 
 from common.hardware import Hardware
+from nkisim import views
 from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import DtypeError, LaunchError, OutputNotWrittenError, ShapeError
 from nkisim.isa import rules
 from nkisim.storage import Allocation, Storage
 from nkisim.tensor import NkiTensor
+
+_SHARING_WORK = 1_000_000
+"""Candidate solutions that are tried before two arrays count as sharing memory."""
 
 
 def bind(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
@@ -62,14 +66,26 @@ class Arguments:
                 case _:
                     self.positional += (self._wrap(name, value),)
 
-    def check_complete(self) -> None:
-        """No argument that the kernel wrote to was left with elements that nothing has written.
+    def check_written(self) -> None:
+        """What the kernel wrote to can go back to the caller.
 
         Raises:
-            OutputNotWrittenError
+            OutputNotWrittenError: an argument was left with elements that nothing has written.
+            LaunchError: an argument is read-only, or shares memory with another one, which saw nothing of the writes.
         """
-        for tensor, _ in self.written():
+        for tensor, array in self.written():
             _require_complete("argument", tensor)
+            name = tensor.name
+            if not _writable(array):
+                raise LaunchError(
+                    f"argument {name} is read-only, and the kernel writes to it; accepted: one to write to"
+                )
+            other = next((t for a, t in self._given.values() if a is not array and _share(a, array)), None)
+            if other is not None:
+                raise LaunchError(
+                    f"argument {name} shares memory with argument {other.name}, and the kernel writes to it; accepted: "
+                    f"the same array for both, or arrays apart"
+                )
 
     def outputs(self, returned: Any) -> Any:
         """What the kernel returned, with tensors as arrays: torch tensors if any argument was one, else numpy.
@@ -90,7 +106,7 @@ class Arguments:
         for tensor, array in self.written():
             values = tensor.array()
             if _is_torch(array):
-                array.copy_(_to_torch(values, tensor.dtype, array.dtype))
+                array.detach().copy_(_to_torch(values, tensor.dtype, array.dtype))
             else:
                 np.copyto(array, values.reshape(array.shape))
 
@@ -99,8 +115,8 @@ class Arguments:
         return [(t, a) for a, t in self._given.values() if t.storage.is_private and t.storage.raw is not None]
 
     def holds(self, array: Any) -> bool:
-        """Whether this very array was given."""
-        return id(array) in self._given
+        """Whether this array was given, or one that shares memory with it."""
+        return id(array) in self._given or any(_share(array, given) for given, _ in self._given.values())
 
     @property
     def storages(self) -> list[Storage]:
@@ -167,7 +183,7 @@ def commit_all(ranks: list[Arguments]) -> None:
     """Copies what several ranks wrote to their arguments back to the caller.
 
     Raises:
-        LaunchError: two ranks were given the same array, and one of them wrote to it.
+        LaunchError: two ranks were given the same array, or ones that share memory, and one of them wrote to it.
     """
     for number, arguments in enumerate(ranks):
         for tensor, array in arguments.written():
@@ -179,6 +195,42 @@ def commit_all(ranks: list[Arguments]) -> None:
                 )
     for arguments in ranks:
         arguments.commit()
+
+
+class _Bytes:
+    """The bytes of an array or a CPU tensor, as numpy takes them."""
+
+    def __init__(self, value: Any) -> None:
+        if _is_torch(value):
+            size = value.element_size()
+            place, strides = value.data_ptr(), [s * size for s in value.stride()]
+        else:
+            size = value.itemsize
+            place, strides = value.__array_interface__["data"][0], list(value.strides)
+        self.__array_interface__ = {
+            "data": (place, True),
+            "shape": (*value.shape, size),
+            "strides": (*strides, 1),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def _share(a: Any, b: Any) -> bool:
+    """Whether two arrays have bytes in common; True also where that takes too long to find out."""
+    if any(_is_torch(value) and value.device.type != "cpu" for value in (a, b)):
+        return False
+    try:
+        return np.shares_memory(np.asarray(_Bytes(a)), np.asarray(_Bytes(b)), max_work=_SHARING_WORK)  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return True
+
+
+def _writable(array: Any) -> bool:
+    """Whether values can be put into it: a tensor that `expand` made has several elements in one place."""
+    if _is_torch(array):
+        return not views.overlaps_itself(tuple(array.shape), tuple(array.stride()))
+    return bool(array.flags.writeable)
 
 
 def _is_torch(value: Any) -> bool:

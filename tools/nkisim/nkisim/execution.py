@@ -77,7 +77,7 @@ class Rank:
         for core in self.cores:
             core.loops.check_tensors()
         cores = tuple(_report(core) for core in self.cores)
-        self.arguments.check_complete()
+        self.arguments.check_written()
         outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
         return Run(outputs, cores)
 
