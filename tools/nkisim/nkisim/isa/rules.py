@@ -19,7 +19,7 @@ from nkisim.errors import (
     TargetError,
     WrongBufferError,
 )
-from nkisim.indirect import COLUMNS
+from nkisim.indirect import COLUMNS, ROWS
 from nkisim.tensor import NkiTensor
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
@@ -116,10 +116,13 @@ def same_elements(call: str, operand: str, tensor: NkiTensor, other: str, refere
 
 
 def writable(call: str, operand: str, tensor: NkiTensor) -> None:
-    """No element of a result is written twice."""
-    if any(stride == 0 and size > 1 for stride, size in zip(tensor.strides, tensor.shape, strict=True)):
+    """No element of a result is written twice, save by rows that an index chooses."""
+    shape, strides = tensor.shape, tensor.strides
+    if tensor.indirection is not None and tensor.indirection.kind == ROWS:
+        shape, strides = shape[1:], strides[1:]
+    if any(stride == 0 and size > 1 for stride, size in zip(strides, shape, strict=True)):
         raise ShapeError(f"{call}: {operand} {tensor.name} is a broadcast view {list(tensor.shape)}; results cannot be")
-    if views.overlaps_itself(tensor.shape, tensor.strides):
+    if views.overlaps_itself(shape, strides):
         raise ShapeError(
             f"{call}: {operand} {tensor.name} {list(tensor.shape)} with strides {list(tensor.strides)} shows elements "
             f"more than once; results cannot"
