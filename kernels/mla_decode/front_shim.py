@@ -75,7 +75,7 @@ def mla_decode_qkv(
         target,
     )
     q_absorbed = absorbed.permute(2, 3, 1, 0).reshape(dims.n_tokens, dims.n_heads, dims.kv_lora_rank)
-    return q_absorbed, rotary.permute(1, 2, 0).contiguous(), row
+    return q_absorbed.contiguous(), rotary.permute(1, 2, 0).contiguous(), row
 
 
 @torch.no_grad()

@@ -34,6 +34,17 @@ def test_front_fold(case):
         assert_close(getattr(made, name), getattr(exact, name), getattr(rounded, name))
 
 
+def test_inputs_as_small_as_the_epsilon():
+    """Mean squares about norm_eps, where leaving it out would double the results of every norm."""
+    case = dataclasses.replace(SMALL, input_norm=False)
+    operands = front_operands(case)
+    operands = operands.replace(hidden_states=operands.hidden_states * 1e-3)
+    made = run.qkv(case, operands)
+    exact = operands.front()
+    for name in exact._fields:
+        assert_close(getattr(made, name), getattr(exact, name), None)
+
+
 @pytest.mark.parametrize("case", FRONT_CORNERS, ids=lambda case: case.name)
 def test_fused_step_is_its_halves(case):
     """Bit for bit: output, row, and the cache, of which only the named slots change."""
