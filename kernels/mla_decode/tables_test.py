@@ -32,15 +32,15 @@ def assert_tables(index, rows, key_positions):
     tokens, tiles = len(rows), len(rows[0]) // P
     assert [table.dtype for table in index] == [torch.int32, torch.float32, torch.uint32]
     assert all(table.shape == (P, tokens, tiles) for table in index)
-    natural = index.prior_rows_natural.to(torch.int64)
+    consumed, key_pos, natural = (table.tolist() for table in index)
     for token in range(tokens):
         for tile in range(tiles):
             for p in range(P):
                 slot = tile * P + p
-                assert natural[p, token, tile] == rows[token][slot]
-                assert index.prior_key_pos[p, token, tile] == key_positions[token][slot]
+                assert natural[p][token][tile] == rows[token][slot]
+                assert key_pos[p][token][tile] == key_positions[token][slot]
                 i = p * tiles + tile
-                assert index.prior_rows[i % P, token, i // P] == rows[token][slot]
+                assert consumed[i % P][token][i // P] == rows[token][slot]
 
 
 @st.composite
