@@ -53,7 +53,7 @@ def build_prior_index(
     Raises:
         TypeError, ValueError: naming the argument, what it is and what is accepted.
     """
-    _check(selected, positions, block_table, block_size, n_rows, n_prior)
+    require_selection(selected, positions, block_table, block_size, n_rows, n_prior)
     tokens = positions.shape[0]
     tiles = -(-n_prior // PARTITIONS)
     keys = torch.full((tokens, tiles * PARTITIONS), -1, dtype=torch.int64)
@@ -89,7 +89,7 @@ def _consumption_order(rows: torch.Tensor, tiles: int) -> torch.Tensor:
     return by_destination.reshape(-1, tiles, PARTITIONS).permute(2, 0, 1).contiguous()
 
 
-def _check(
+def require_selection(
     selected: torch.Tensor,
     positions: torch.Tensor,
     block_table: torch.Tensor,
@@ -97,6 +97,11 @@ def _check(
     n_rows: int,
     n_prior: int,
 ) -> None:
+    """Sizes and types that agree; values that are no key are no error.
+
+    Raises:
+        TypeError, ValueError: naming the argument.
+    """
     for name, size in (("block_size", block_size), ("n_rows", n_rows), ("n_prior", n_prior)):
         if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             raise ValueError(f"{name} is {size!r}; accepted: an integer from 1")
