@@ -16,12 +16,13 @@ from common.checks import require_int
 from common.hardware import Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import plan
+from kernels.mla_decode.cache_format import row_bytes
 from kernels.mla_decode.config import P_MAX
 from kernels.mla_decode.dims import Dims, FrontDims
 from kernels.mla_decode.plan import Plan
 from kernels.mla_decode.tables import LAST_POSITION
 
-CACHE_DTYPES = (torch.bfloat16, torch.float32)
+CACHE_DTYPES = (torch.bfloat16, torch.float32, torch.uint8)
 FP32_INPUTS = ("q_norm_w", "kv_norm_w", "cos", "sin")
 """Of the front-fold, whatever the cache's type."""
 
@@ -43,7 +44,7 @@ def require_target(target: Any, lnc: Any) -> Hardware:
 
 
 def require_cache(kv_cache: Any) -> torch.Tensor:
-    """[n_blocks, 1, block_size, kv_row_dim], bf16 or fp32; the other tensors follow its type and device."""
+    """[n_blocks, 1, block_size, kv_row_dim], bf16, fp32, or uint8 for fp8 rows; other tensors follow it."""
     require_tensor("kv_cache", kv_cache, CACHE_DTYPES, ("n_blocks", "1", "block_size", "kv_row_dim"))
     if kv_cache.device.type == "meta":
         raise ValueError("kv_cache is on device meta and has no values; accepted: the CPU or a Neuron device")
@@ -54,6 +55,11 @@ def require_cache(kv_cache: Any) -> torch.Tensor:
     return kv_cache
 
 
+def weights_dtype(kv_cache: torch.Tensor) -> torch.dtype:
+    """The type of queries, weights and results: the cache's, bf16 for fp8 rows."""
+    return torch.bfloat16 if kv_cache.dtype is torch.uint8 else kv_cache.dtype
+
+
 def require_dims(
     q_absorbed: Any, q_pe: Any, kv_cache: torch.Tensor, out_absorb_w: Any, o_proj_w: Any, n_prior: Any
 ) -> Dims:
@@ -62,24 +68,25 @@ def require_dims(
     Raises:
         TypeError, ValueError: naming the argument.
     """
-    same = (kv_cache.dtype,)
+    same = (weights_dtype(kv_cache),)
     device = kv_cache.device
     require_tensor("q_absorbed", q_absorbed, same, ("n_tokens", "n_heads", "kv_lora_rank"), device)
     tokens, heads, rank = q_absorbed.shape
     require_tensor("q_pe", q_pe, same, ("n_tokens", "n_heads", "rope"), device)
     require_shape("q_pe", q_pe, (tokens, heads, None))
     rope = q_pe.shape[2]
-    if kv_cache.shape[3] != rope + rank:
-        raise ValueError(
-            f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {rope + rank}, the widths of q_pe and q_absorbed"
-        )
+    fp8 = kv_cache.dtype is torch.uint8
+    row_dim = row_bytes(rank, rope) if fp8 else rope + rank
+    if kv_cache.shape[3] != row_dim:
+        what = "bytes of an fp8 row of" if fp8 else "the widths of"
+        raise ValueError(f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {row_dim}, {what} q_pe and q_absorbed")
     require_tensor("out_absorb_w", out_absorb_w, same, ("n_heads", "v_head_dim", "kv_lora_rank"), device)
     require_shape("out_absorb_w", out_absorb_w, (heads, None, rank))
     value = out_absorb_w.shape[1]
     require_tensor("o_proj_w", o_proj_w, same, ("n_heads * v_head_dim", "hidden"), device)
     require_shape("o_proj_w", o_proj_w, (heads * value, None))
     keys = require_int("n_prior", n_prior, at_least=1)
-    return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], kv_cache.itemsize)
+    return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], q_pe.itemsize, fp8)
 
 
 def require_front_dims(
@@ -90,6 +97,10 @@ def require_front_dims(
     Raises:
         TypeError, ValueError: naming the argument.
     """
+    if kv_cache.dtype is torch.uint8:
+        raise NotImplementedError(
+            "kv_cache is torch.uint8; writing fp8 rows is not built yet; what works: bfloat16, float32"
+        )
     same, device = (kv_cache.dtype,), kv_cache.device
     require_tensor("hidden_states", hidden_states, same, ("n_tokens", "hidden"), device)
     require_tensor("q_absorb_w", q_absorb_w, same, ("n_heads", "nope", "kv_lora_rank"), device)

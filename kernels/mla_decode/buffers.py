@@ -8,10 +8,11 @@ from kernels.mla_decode.config import (
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
     P_MAX,
+    PACKED_BUFFERS,
     WEIGHT_BUFFERS,
     AttentionConfig,
 )
-from kernels.mla_decode.tiling import count_tiles, latent_tiles, prior_tiles
+from kernels.mla_decode.tiling import count_tiles, latent_tiles, packed_row_bytes, prior_tiles
 from nki.language import NKIObject, NkiTensor
 
 
@@ -26,6 +27,7 @@ class Buffers(NKIObject):
         ones: [128, 1] fp32.
         current_features: [128, L + 1, n_tokens], this step's rows feature-major, rope last.
         rows: [128 keys, T, rope + kv_lora_rank], token-major keys.
+        packed: [128 keys, T, bytes of a row] uint8, rows as an fp8 cache has them; none for other caches.
         current: [1, rope + kv_lora_rank], this step's row of one token.
         features: [128 features, L + 1, 128 T keys], feature-major keys, rope last.
         scores: [128 keys, g, T + 1, h] fp32.
@@ -41,6 +43,7 @@ class Buffers(NKIObject):
     ones: NkiTensor
     current_features: NkiTensor
     rows: list[NkiTensor]
+    packed: list[NkiTensor]
     current: list[NkiTensor]
     features: list[NkiTensor]
     scores: NkiTensor
@@ -66,6 +69,11 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
     natural_index = None
     if config.dma_transposed_chunks > 0:
         natural_index = place(config, "natural_index", (P_MAX, tokens, tiles), nl.uint32)
+    packed = []
+    if config.fp8_cache:
+        packed = rotating(
+            config, "packed", min(PACKED_BUFFERS, tokens), (P_MAX, tiles, packed_row_bytes(config)), nl.uint8
+        )
     return Buffers(
         index=place(config, "index", (P_MAX, tokens, tiles), nl.int32),
         natural_index=natural_index,
@@ -73,6 +81,7 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         ones=place(config, "ones", (P_MAX, 1), nl.float32),
         current_features=place(config, "current_features", (P_MAX, latents + 1, tokens), dtype),
         rows=rotating(config, "rows", config.key_buffers, (P_MAX, tiles, row), dtype),
+        packed=packed,
         current=rotating(config, "current", min(CURRENT_BUFFERS, tokens), (1, row), dtype),
         features=rotating(
             config, "features", min(KEY_MAJOR_BUFFERS, tokens), (P_MAX, latents + 1, tiles * P_MAX), dtype

@@ -10,6 +10,7 @@ import torch
 from common import hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import plan, reference
+from kernels.mla_decode.cache_format import pack_rows, unpack_rows
 from kernels.mla_decode.dims import Dims
 from kernels.mla_decode.plan import Plan
 from kernels.mla_decode.tables import PriorIndex, build_prior_index
@@ -27,6 +28,7 @@ class Case:
         block_size: rows of a cache page.
         dma_transposed_chunks: of the plan.
         group_tokens: forced on the plan; None leaves it the choice.
+        fp8_cache: whether the cache is in the format of `cache_format`.
         target: "trn2" or "trn3".
     """
 
@@ -43,6 +45,7 @@ class Case:
     block_size: int = 16
     dma_transposed_chunks: int = 0
     group_tokens: int | None = None
+    fp8_cache: bool = False
     target: str = "trn2"
 
     @property
@@ -57,6 +60,7 @@ class Case:
             self.v_head_dim,
             self.hidden,
             self.dtype.itemsize,
+            self.fp8_cache,
         )
 
     @property
@@ -97,6 +101,9 @@ CORNERS = (
     Case("chunks_1", 3, 2, 300, kv_lora_rank=256, dma_transposed_chunks=1),
     Case("chunks_all", 3, 2, 300, kv_lora_rank=256, dma_transposed_chunks=2),
     Case("trn3", 3, 2, 200, target="trn3"),
+    Case("fp8", 5, 3, 200, kv_lora_rank=256, fp8_cache=True, target="trn3"),
+    Case("fp8_656_bytes", 2, 2, 129, kv_lora_rank=512, v_head_dim=128, fp8_cache=True, target="trn3"),
+    Case("fp8_one_token", 1, 1, 1, rope=2, fp8_cache=True, target="trn3"),
 )
 """Small, and each at an edge: ragged key tiles, group sizes, extreme counts and widths, both types and targets."""
 
@@ -186,15 +193,17 @@ class Operands:
 
     def rounded(self, softmax_scale: float) -> torch.Tensor:
         """The same in torch with the kernel's rounding points."""
+        rows = [rows.to(self.kv_row_cur.dtype) for rows in self.rows()]
         return reference.rounded_attention(
-            self.q_absorbed, self.q_pe, self.rows(), self.out_absorb_w, self.o_proj_w, softmax_scale
+            self.q_absorbed, self.q_pe, rows, self.out_absorb_w, self.o_proj_w, softmax_scale
         )
 
     def rows(self) -> list[torch.Tensor]:
         """Each token's cache rows, its own last."""
-        return reference.visible_rows(
-            self.kv_cache, self.keys(), self.positions.tolist(), self.block_table, self.kv_row_cur
-        )
+        cache, current = self.kv_cache, self.kv_row_cur
+        if cache.dtype is torch.uint8:
+            cache, current = unpack_rows(cache, self.q_absorbed.shape[-1]), current.double()
+        return reference.visible_rows(cache, self.keys(), self.positions.tolist(), self.block_table, current)
 
 
 def normal_operands(case: Case, seed: int = 0) -> Operands:
@@ -211,7 +220,7 @@ def normal_operands(case: Case, seed: int = 0) -> Operands:
     count = min(own, case.n_prior)
     for token in range(case.n_tokens):
         chosen[token, :count] = torch.randperm(own, generator=generator)[:count].to(torch.int32)
-    return Operands(
+    operands = Operands(
         q_absorbed=normal(case.n_tokens, case.n_heads, case.kv_lora_rank),
         q_pe=normal(case.n_tokens, case.n_heads, case.rope),
         kv_cache=normal(case.n_tokens * pages, 1, case.block_size, row),
@@ -222,3 +231,6 @@ def normal_operands(case: Case, seed: int = 0) -> Operands:
         out_absorb_w=normal(case.n_heads, case.v_head_dim, case.kv_lora_rank, fan_in=case.kv_lora_rank),
         o_proj_w=normal(case.n_heads * case.v_head_dim, case.hidden, fan_in=case.n_heads * case.v_head_dim),
     )
+    if case.fp8_cache:
+        return operands.replace(kv_cache=pack_rows(operands.kv_cache, case.rope))
+    return operands

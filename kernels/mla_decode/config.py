@@ -16,6 +16,12 @@ KEY_MAJOR_BUFFERS = 2
 CURRENT_BUFFERS = 2
 """Rotating buffers of the current token's row."""
 
+PACKED_BUFFERS = 2
+"""Rotating buffers of rows as an fp8 cache has them: one token's come in while the one before is dequantised."""
+
+SCALED_CODES = 128
+"""Codes of an fp8 row that share a scale."""
+
 WEIGHT_BUFFERS = 2
 """Rotating buffers of streamed tail weights."""
 
@@ -33,6 +39,7 @@ class AttentionConfig(NKIObject):
         group_tokens: tokens that share one softmax.
         key_buffers: rotating token-major key buffers; at least group_tokens.
         dma_transposed_chunks: latent tiles that DMAs transpose; the Tensor Engine does the rest.
+        fp8_cache: whether cache rows are in the format of `cache_format`, not in the weights' type.
         pass_columns: columns of `hidden` accumulated at once by the o-projection.
         addresses: first byte of each SBUF buffer in its partitions, by name.
     """
@@ -47,5 +54,6 @@ class AttentionConfig(NKIObject):
     group_tokens: int
     key_buffers: int
     dma_transposed_chunks: int
+    fp8_cache: bool
     pass_columns: int
     addresses: dict[str, int]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 
 from common.tiling import ceil_div
+from kernels.mla_decode.cache_format import row_bytes
 from kernels.mla_decode.config import BANK_BYTES, P_MAX
 
 BANK_FP32 = BANK_BYTES // 4
@@ -22,6 +23,7 @@ class Dims:
         v_head_dim: up to 128.
         hidden: what the o-projection emits.
         itemsize: bytes of an element of the cache and the weights, 2 (bf16) or 4 (fp32).
+        fp8_cache: whether cache rows are in the format of `cache_format`; weights are bf16 then.
     """
 
     n_tokens: int
@@ -32,10 +34,12 @@ class Dims:
     v_head_dim: int = 128
     hidden: int = 7168
     itemsize: int = 2
+    fp8_cache: bool = False
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            _require_size(field.name, getattr(self, field.name))
+            if field.name != "fp8_cache":
+                _require_size(field.name, getattr(self, field.name))
         for name in ("n_tokens", "n_heads", "rope", "v_head_dim"):
             if getattr(self, name) > P_MAX:
                 raise ValueError(f"{name} is {getattr(self, name)}; accepted: up to {P_MAX}")
@@ -47,6 +51,16 @@ class Dims:
             )
         if self.itemsize not in (2, 4):
             raise ValueError(f"itemsize is {self.itemsize}; accepted: 2 (bfloat16) or 4 (float32)")
+
+        if self.fp8_cache and self.itemsize != 2:
+            raise ValueError(f"itemsize is {self.itemsize}; accepted with an fp8 cache: 2 (bfloat16)")
+
+    @property
+    def cache_row_bytes(self) -> int:
+        """Bytes of a cache row."""
+        if self.fp8_cache:
+            return row_bytes(self.kv_lora_rank, self.rope)
+        return self.row_width * self.itemsize
 
     @property
     def key_tiles(self) -> int:

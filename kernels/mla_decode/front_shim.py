@@ -124,7 +124,7 @@ def mla_decode(
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
     form = ("n_heads", "v_head_dim", "kv_lora_rank")
-    arguments.require_tensor("out_absorb_w", out_absorb_w, (kv_cache.dtype,), form, device)
+    arguments.require_tensor("out_absorb_w", out_absorb_w, (arguments.weights_dtype(kv_cache),), form, device)
     keys = require_int("n_prior", n_prior, at_least=1)
     dims = arguments.require_front_dims(hidden_states, q_absorb_w, cos, kv_cache, out_absorb_w.shape[1], keys)
     tensors = _front_tensors(hidden_states, wq_a, q_norm_w, wq_b, wkv_a, kv_norm_w, cos, sin, q_absorb_w)

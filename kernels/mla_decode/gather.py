@@ -3,7 +3,7 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.buffers import Buffers, bank, place
-from kernels.mla_decode.config import P_MAX, AttentionConfig
+from kernels.mla_decode.config import P_MAX, SCALED_CODES, AttentionConfig
 from kernels.mla_decode.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
@@ -62,25 +62,53 @@ def gather_rows(config: AttentionConfig, buffers: Buffers, cache_rows: NkiTensor
     """One token's selected rows, token-major.
 
     rows[p, tile] = cache_rows[index of key 128 tile + p], or zeros where that is out of range
+    """
+    rows = buffers.rows[token % config.key_buffers]
+    if config.fp8_cache:
+        packed = buffers.packed[token % len(buffers.packed)]
+        gather(config, buffers, cache_rows, packed, token)
+        dequantise(config, packed, rows)
+    else:
+        gather(config, buffers, cache_rows, rows, token)
+    return rows
+
+
+def gather(config: AttentionConfig, buffers: Buffers, cache_rows: NkiTensor, target: NkiTensor, token: int) -> None:
+    """Brings one token's rows as they are.
 
     The buffer is cleared first: a skipped slot would show an earlier token's row, and a weight of zero times a NaN
     of another sequence is a NaN.
     """
-    width = config.rope + config.kv_lora_rank
-    tiles = prior_tiles(config)
-    rows = buffers.rows[token % config.key_buffers]
-    nisa.memset(dst=rows, value=0.0, engine=nisa.engine.gpsimd)
+    width = cache_rows.shape[1]
+    nisa.memset(dst=target, value=0, engine=nisa.engine.gpsimd)
     nisa.dma_copy(
-        dst=rows,
+        dst=target,
         src=cache_rows.ap(
-            pattern=[[width, P_MAX * tiles], [1, width]],
+            pattern=[[width, P_MAX * prior_tiles(config)], [1, width]],
             vector_offset=buffers.index[:, token, :],
             indirect_dim=0,
         ),
         oob_mode=nisa.oob_mode.skip,
         dge_mode=nisa.dge_mode.swdge,
     )
-    return rows
+
+
+def dequantise(config: AttentionConfig, packed: NkiTensor, rows: NkiTensor) -> None:
+    """rows[p, tile] = [k_pe | codes * scales] of a packed row, the products fp32 and rounded once."""
+    rope, rank = config.rope, config.kv_lora_rank
+    groups = rank // SCALED_CODES
+    scales_end = rank + 4 * groups
+    scales = packed[:, :, rank:scales_end].view(nl.float32)
+    for group in range(groups):
+        first = group * SCALED_CODES
+        nisa.tensor_tensor(
+            dst=rows[:, :, rope + first : rope + first + SCALED_CODES],
+            data1=packed[:, :, first : first + SCALED_CODES].view(nl.float8_e4m3fn),
+            data2=scales[:, :, group : group + 1].broadcast(2, SCALED_CODES),
+            op=nl.multiply,
+        )
+    k_pe = packed[:, :, scales_end : scales_end + 2 * rope].view(nl.bfloat16)
+    nisa.tensor_copy(dst=rows[:, :, 0:rope], src=k_pe, engine=nisa.engine.scalar)
 
 
 def clear_features(config: AttentionConfig, buffers: Buffers) -> None:

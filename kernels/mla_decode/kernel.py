@@ -45,7 +45,8 @@ def mla_decode_attention(
     Args:
         q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF.
         q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, the first R partitions in use.
-        kv_cache: [n_blocks, 1, block_size, R + C], read only.
+        kv_cache: [n_blocks, 1, block_size, R + C], or [n_blocks, 1, block_size, bytes of a row] uint8 in the format
+            of `cache_format`; read only.
         kv_row_cur: [n_tokens, R + C], `[k_pe | kv_latent]`.
         prior_rows: [128, n_tokens, T] int32; prior_key_pos: [128, n_tokens, T] float32; prior_rows_natural:
             [128, n_tokens, T] uint32, read only where the plan has chunks transposed by DMA. From `tables`.
@@ -57,11 +58,12 @@ def mla_decode_attention(
             come with the call, after the arguments of the public kernel.
 
     Returns:
-        [n_tokens, hidden] in the cache's type, this rank's part before the all-reduce.
+        [n_tokens, hidden] in the weights' type, this rank's part before the all-reduce.
 
     Notes:
-        Rounding, with a bf16 cache: scores, softmax and both denominators and maxima are fp32; numerators, latent
-        output, values and the result are rounded to bf16 once each.
+        Rounding, with bf16 weights: an fp8 row's numbers once, when they are dequantised. Scores, softmax and both
+        denominators and maxima are fp32; numerators, latent output, values and the result are rounded to bf16 once
+        each.
         The mask drops a key's score. Its row is read all the same, unless its index lies outside the cache, and a
         weight of 0 times a NaN is a NaN: tables must give a slot that is no key a row outside the cache, as
         `tables.build_prior_index` does.
@@ -77,10 +79,9 @@ def mla_decode_attention(
         values = out_absorb_w @ latent;  output = values.T @ o_proj_w
     """
     assert n_prior == config.n_prior
-    output = nl.ndarray((config.n_tokens, config.hidden), dtype=kv_cache.dtype, buffer=nl.shared_hbm, name="output")
-    row_width = config.rope + config.kv_lora_rank
-    cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], row_width))
-    buffers = allocate(config, kv_cache.dtype)
+    output = nl.ndarray((config.n_tokens, config.hidden), dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
+    cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], kv_cache.shape[3]))
+    buffers = allocate(config, kv_row_cur.dtype)
     nisa.memset(dst=buffers.ones, value=1.0, engine=nisa.engine.gpsimd)
     load_tables(config, buffers, prior_rows, prior_key_pos, prior_rows_natural, positions)
     load_current_features(config, buffers, kv_row_cur)

@@ -158,7 +158,7 @@ def _bound(function: Callable[..., Any], arguments: tuple[Any, ...], named: dict
 @attention.register_fake
 def _(*arguments: Any, **named: Any) -> torch.Tensor:
     given = _bound(shim.mla_decode_attention, arguments, named)
-    return given["kv_cache"].new_empty(given["q_absorbed"].shape[0], given["o_proj_w"].shape[1])
+    return given["q_absorbed"].new_empty(given["q_absorbed"].shape[0], given["o_proj_w"].shape[1])
 
 
 @qkv.register_fake

@@ -1,5 +1,7 @@
 """The custom ops: torch's own checks of schema, mutation and fakes, and a compiled call."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -11,8 +13,8 @@ CASE = Case("ops", 2, 2, 130, hidden=128, context=200)
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
 
-def attention_arguments():
-    operands = normal_operands(CASE)
+def attention_arguments(case=CASE):
+    operands = normal_operands(case)
     return (
         *(operands.q_absorbed, operands.q_pe, operands.kv_cache, operands.kv_row_cur, *operands.index(CASE.n_prior)),
         *(operands.positions, operands.out_absorb_w, operands.o_proj_w, CASE.n_prior, CASE.softmax_scale),
@@ -31,6 +33,14 @@ def test_attention():
     expected = shim.mla_decode_attention(*attention_arguments(), target="trn3", dma_transposed_chunks=1)
     found = torch.ops.mla_decode.attention(*attention_arguments(), target="trn3", dma_transposed_chunks=1)
     assert torch.equal(found, expected)
+
+
+def test_attention_over_an_fp8_cache():
+    """The result is of the queries' type, not of the cache's bytes."""
+    case = dataclasses.replace(CASE, fp8_cache=True, target="trn3")
+    call = attention_arguments(case)
+    torch.library.opcheck(ops.attention, call, {"target": "trn3"}, test_utils=CHECKS)
+    assert torch.ops.mla_decode.attention(*call, target="trn3").dtype is torch.bfloat16
 
 
 @pytest.mark.parametrize("input_norm", [False, True])

@@ -6,13 +6,14 @@ from dataclasses import dataclass
 
 from common.budget import SBUF_ALIGNMENT_BYTES, BudgetError, MemoryMap, SbufLedger
 from common.checks import require_int
-from common.hardware import Hardware
+from common.hardware import TRN3, Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import front_plan, traffic
 from kernels.mla_decode.config import (
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
     P_MAX,
+    PACKED_BUFFERS,
     WEIGHT_BUFFERS,
     AttentionConfig,
 )
@@ -75,6 +76,7 @@ class Plan:
             group_tokens=self.group_tokens,
             key_buffers=self.key_buffers,
             dma_transposed_chunks=self.dma_transposed_chunks,
+            fp8_cache=dims.fp8_cache,
             pass_columns=self.pass_columns,
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
@@ -126,13 +128,20 @@ def make(
         group_tokens: tokens of a softmax group; None leaves the choice to the plan.
 
     Raises:
-        ValueError: there are fewer latent tiles, or they are fp32; a softmax group is larger than the batch, or has
-            more than 128 maxima.
+        NotImplementedError: a front-fold into an fp8 cache.
+        ValueError: an fp8 cache on trn2; there are fewer latent tiles, or they are fp32 or fp8; a softmax group is
+            larger than the batch, or has more than 128 maxima.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
     chunks = require_int("dma_transposed_chunks", dma_transposed_chunks, at_least=0)
     if chunks > dims.latent_tiles:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
+    if chunks and dims.fp8_cache:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted with an fp8 cache: 0, its rows are dequantised")
+    if dims.fp8_cache and hardware.name != TRN3.name:
+        raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
+    if dims.fp8_cache and front is not None:
+        raise NotImplementedError("front-fold into an fp8 cache is not built yet; what works: the attention alone")
     if chunks and dims.itemsize != 2:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
     refusal: BudgetError | None = None
@@ -220,6 +229,8 @@ def _sbuf_map(
 def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int) -> None:
     item, tiles, columns = dims.itemsize, dims.key_tiles, group * dims.n_heads
     rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
+    if dims.fp8_cache:
+        rotating(ledger, "packed", min(PACKED_BUFFERS, dims.n_tokens), tiles * dims.cache_row_bytes)
     rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
     feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES

@@ -59,7 +59,7 @@ def test_plan_is_what_a_run_allocates_and_moves(case):
 @st.composite
 def cases(draw):
     latents = draw(st.integers(1, 4))
-    dtype = draw(st.sampled_from([torch.bfloat16, torch.float32]))
+    dtype, fp8 = draw(st.sampled_from([(torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)]))
     n_prior = draw(st.integers(1, 400))
     return Case(
         "random",
@@ -72,14 +72,19 @@ def cases(draw):
         hidden=draw(st.integers(1, 4000)),
         dtype=dtype,
         context=n_prior + draw(st.integers(1, 100)),
-        dma_transposed_chunks=0 if dtype is torch.float32 else draw(st.integers(0, latents)),
+        dma_transposed_chunks=0 if dtype is torch.float32 or fp8 else draw(st.integers(0, latents)),
+        fp8_cache=fp8,
+        target="trn3" if fp8 else "trn2",
     )
 
 
 @st.composite
 def front_cases(draw):
     return FrontCase(
-        draw(cases()), q_lora=draw(st.integers(1, 5000)), nope=draw(st.integers(1, 128)), input_norm=draw(st.booleans())
+        draw(cases().filter(lambda case: not case.fp8_cache)),
+        q_lora=draw(st.integers(1, 5000)),
+        nope=draw(st.integers(1, 128)),
+        input_norm=draw(st.booleans()),
     )
 
 

@@ -39,7 +39,8 @@ def mla_decode_attention(
         q_absorbed: [n_tokens, n_heads, kv_lora_rank] bfloat16 or float32; up to 128 tokens and heads, kv_lora_rank
             128, 256, 384 or 512.
         q_pe: [n_tokens, n_heads, rope], rope even and up to 128.
-        kv_cache: [n_blocks, 1, block_size, rope + kv_lora_rank], contiguous; rows `[k_pe | kv_latent]`.
+        kv_cache: [n_blocks, 1, block_size, rope + kv_lora_rank], contiguous; rows `[k_pe | kv_latent]`. Or uint8
+            rows of `cache_format.row_bytes`, fp8 with scales, on trn3; the other tensors are bfloat16 then.
         kv_row_cur: [n_tokens, rope + kv_lora_rank], each token's own key, which it always sees.
         prior_rows, prior_key_pos, prior_rows_natural: from `build_prior_index`.
         positions: [n_tokens] int32.
@@ -61,7 +62,7 @@ def mla_decode_attention(
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
     dims = arguments.require_dims(q_absorbed, q_pe, kv_cache, out_absorb_w, o_proj_w, n_prior)
-    arguments.require_tensor("kv_row_cur", kv_row_cur, (kv_cache.dtype,), ("n_tokens", "kv_row_dim"), device)
+    arguments.require_tensor("kv_row_cur", kv_row_cur, (q_pe.dtype,), ("n_tokens", "kv_row_dim"), device)
     arguments.require_shape("kv_row_cur", kv_row_cur, (dims.n_tokens, dims.row_width))
     tables = {
         "prior_rows": prior_rows,

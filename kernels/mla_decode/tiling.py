@@ -1,6 +1,6 @@
 """Sizes that follow from a configuration."""
 
-from kernels.mla_decode.config import P_MAX, AttentionConfig
+from kernels.mla_decode.config import P_MAX, SCALED_CODES, AttentionConfig
 
 
 def count_tiles(extent: int, size: int) -> int:
@@ -16,6 +16,11 @@ def prior_tiles(config: AttentionConfig) -> int:
 def latent_tiles(config: AttentionConfig) -> int:
     """Tiles of 128 latent features."""
     return config.kv_lora_rank // P_MAX
+
+
+def packed_row_bytes(config: AttentionConfig) -> int:
+    """Bytes of a row of an fp8 cache: codes, a fp32 scale for each 128, and bf16 k_pe."""
+    return config.kv_lora_rank + 4 * (config.kv_lora_rank // SCALED_CODES) + 2 * config.rope
 
 
 def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:

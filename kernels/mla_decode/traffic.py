@@ -45,7 +45,7 @@ def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int) -> Hb
     table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if dma_transposed_chunks else 0)
     return dataclasses.replace(
         minimum(dims, front),
-        keys=((slots + 2 * tokens) * dims.row_width + slots * dma_transposed_chunks * P_MAX) * item,
+        keys=slots * (dims.cache_row_bytes + dma_transposed_chunks * P_MAX * item) + 2 * tokens * dims.row_width * item,
         tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
     )
 
@@ -54,7 +54,7 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
     """What no plan avoids: n_prior rows of each token, and everything else once."""
     item, tokens = dims.itemsize, dims.n_tokens
     attention = HbmBytes(
-        keys=tokens * (dims.n_prior + 1) * dims.row_width * item,
+        keys=tokens * (dims.n_prior * dims.cache_row_bytes + dims.row_width * item),
         tables=tokens * (dims.n_prior * (INT32_BYTES + FP32_BYTES) + INT32_BYTES),
         queries=tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
         weights=dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden) * item,

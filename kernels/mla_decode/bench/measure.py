@@ -114,6 +114,8 @@ def _shared_operands(plan: Plan) -> tuple[Any, ...]:
 def _cache(plan: Plan) -> torch.Tensor:
     """Of as many rows as the step may read."""
     blocks = plan.dims.n_tokens * plan.dims.key_tiles * 2
+    if plan.dims.fp8_cache:
+        return torch.empty(blocks, 1, 64, plan.dims.cache_row_bytes, device="meta", dtype=torch.uint8)
     return torch.empty(blocks, 1, 64, plan.dims.row_width, device="meta", dtype=_DTYPES[plan.dims.itemsize])
 
 
