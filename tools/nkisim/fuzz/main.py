@@ -29,11 +29,11 @@ class Count:
         self.cases = self.calls = 0
 
 
-def batch(case: Callable[[Draw], int], number: int, cases: int, count: Count) -> None:
+def batch(case: Callable[[Draw], int], number: int, cases: int, count: Count, *, shrink: bool = True) -> None:
     """Runs so many cases from a seed.
 
     Raises:
-        MismatchError: the smallest kernel that hypothesis found for a fault.
+        MismatchError: a kernel with a fault; with `shrink` the smallest that hypothesis found.
     """
 
     @seed(number)
@@ -41,7 +41,7 @@ def batch(case: Callable[[Draw], int], number: int, cases: int, count: Count) ->
         max_examples=cases,
         deadline=None,
         database=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
         print_blob=False,

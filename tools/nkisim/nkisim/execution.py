@@ -15,7 +15,7 @@ from nkisim.capacity import MemoryReport
 from nkisim.errors import DeadlockError
 from nkisim.machine import Core, Launch
 from nkisim.numerics.decode import DecodeCache
-from nkisim.options import Options
+from nkisim.options import Options, require_precise
 from nkisim.ranks.meeting import World
 from nkisim.record import Record
 from nkisim.turns import POLL_SECONDS, Turns
@@ -101,6 +101,7 @@ def prepare(
         arguments: positional and named arguments of each rank.
         first: number of the first of them in `world`.
     """
+    require_precise()
     chip, decoded = hardware.get(options.target), DecodeCache(options.decode_cache_bytes)
     ranks = []
     for number, (args, kwargs) in enumerate(arguments, first):

@@ -76,7 +76,7 @@ def create(
 
 def _sizes(call: str, shape: Any) -> tuple[int, ...]:
     try:
-        sizes = tuple(operator.index(s) for s in shape)
+        sizes = tuple(int(operator.index(s)) for s in shape)
     except TypeError:
         raise ArgumentError(f"{call}: shape {shape!r}; accepted: a tuple of positive integers") from None
     if not sizes or any(s < 1 for s in sizes):

@@ -5,10 +5,27 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
+from nkisim.errors import NotSimulatedError
+
 TARGETS = {"trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
 DEFAULT_TARGET = "trn3"
 _TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 _PRECISE_VARIABLE = "NKI_PRECISE_FP"
+
+
+def require_precise() -> None:
+    """NKI_PRECISE_FP asks for values as the chip has them.
+
+    Raises:
+        NotSimulatedError: it asks for all of them in fp32. Tensors here are bytes of their types, which views of other
+            types show; there is no fp32 number behind a bfloat16 one.
+    """
+    given = os.environ.get(_PRECISE_VARIABLE) or "1"
+    if given != "1":
+        raise NotSimulatedError(
+            f"{_PRECISE_VARIABLE}={given}: values in fp32 whatever a tensor's type; accepted: 1 or unset. To tell "
+            f"rounding from logic, give the kernel fp32 arrays and types"
+        )
 
 
 def target_of_environment() -> str:

@@ -171,7 +171,7 @@ def _position(k: Any, size: int, dim: int) -> int:
 def integer(value: Any, what: str) -> int:
     """A Python or numpy integer."""
     try:
-        return operator.index(value)
+        return int(operator.index(value))
     except TypeError:
         raise ArgumentError(f"{what} is {value!r}; accepted: an integer known when the kernel is traced") from None
 

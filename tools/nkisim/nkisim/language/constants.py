@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nkisim import dtypes, machine, memory, source
+from nkisim import dtypes, machine, memory, source, views
 from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, DivergenceError, DtypeError, ShapeError
@@ -51,7 +51,8 @@ def shared_identity_matrix(n: int, dtype: Any = dtypes.uint8, dst: NkiTensor | N
     """
     call = "nl.shared_identity_matrix"
     core = machine.core(call)
-    if not isinstance(n, int) or not 1 <= n <= core.hardware.partitions:
+    n = views.integer(n, f"{call}: n")
+    if not 1 <= n <= core.hardware.partitions:
         raise ShapeError(f"{call}: n {n!r}; accepted: 1 to {core.hardware.partitions}")
     kind = as_dtype(dtype) if dst is None else dst.dtype
     if dst is not None and dst.shape != (n, n):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from nkisim import dtypes, memory
+from nkisim import dtypes, memory, views
 from nkisim.dtypes import as_dtype, uint32
 from nkisim.enums import MemoryRegion
 from nkisim.errors import NotSimulatedError, ShapeError
@@ -72,7 +72,7 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
     """
     call = "nl.broadcast_to"
     x = compose.tile(call, "x", x)
-    wanted = tuple(shape)
+    wanted = views.integers(shape, f"{call}: shape")
     kind = as_dtype(dtype) if dtype is not None else x.dtype
     if wanted == x.shape:
         return compose.cast(x, kind)

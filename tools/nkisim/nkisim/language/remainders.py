@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from nkisim.dtypes import float32
+from nkisim.errors import ArgumentError
 from nkisim.language import activations, compose, operators, rounding
 from nkisim.tensor import NkiTensor
 
@@ -35,8 +36,14 @@ def fmod(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 
 
 def _magnitude(value: Any) -> Any:
-    return activations.abs(value, float32) if isinstance(value, NkiTensor) else np.abs(value)
+    return activations.abs(value, float32) if isinstance(value, NkiTensor) else np.abs(_number(value))
 
 
 def _sign(value: Any) -> Any:
-    return activations.sign(value, float32) if isinstance(value, NkiTensor) else np.sign(value)
+    return activations.sign(value, float32) if isinstance(value, NkiTensor) else np.sign(_number(value))
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, (int, float, np.generic)):
+        raise ArgumentError(f"nl.mod or nl.fmod: {value!r}; accepted: tiles and numbers")
+    return value
