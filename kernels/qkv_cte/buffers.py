@@ -10,6 +10,7 @@ from kernels.qkv_cte.config import (
     H_TILE_WORDS,
     ROW_BUFFERS,
     S_TILE,
+    NormRopePass,
     ProjectionConfig,
 )
 from kernels.qkv_cte.tiling import count_tiles
@@ -31,13 +32,16 @@ class Buffers(NKIObject):
     dequantised: list[NkiTensor]
     outputs: list[NkiTensor]
     banks: list[NkiTensor]
+    sum_squares: NkiTensor | None
+    squares: NkiTensor | None
 
 
 def allocate(config: ProjectionConfig, bias: NkiTensor | None) -> Buffers:
     """Creates every lasting buffer at its address of the plan. Layouts, partition dimension first:
 
     resident [128, N, I] and chunks [128, group columns] of words; channel_scale, bias [128, I]; rows [128 tokens,
-    H/4 + 1 words]; activations [128, H-tile, token] words; row_scales [128 tokens, 1]; outputs [128 tokens, I].
+    H/4 + 1 words]; activations [128, H-tile, token] words; row_scales [128 tokens, 1]; outputs [128 tokens, I];
+    sum_squares [128 tokens, segment x S-tile]; squares [128 tokens, widest normalised segment], which nobody reads.
     """
     words = nl.float8_e4m3fn_x4
     h_tiles = count_tiles(config.hidden // H_PACK, H_TILE_WORDS)
@@ -72,6 +76,10 @@ def allocate(config: ProjectionConfig, bias: NkiTensor | None) -> Buffers:
     for i in range(config.psum_banks):
         address = (0, i * nl.tile_size.psum_bank_fmax_bytes)
         banks.append(nl.ndarray((S_TILE, BANK_COLUMNS), nl.float32, nl.psum, name=f"bank_{i}", address=address))
+    sum_squares, squares = None, None
+    if config.norm_rope is not None and config.norm_rope.sum_columns > 0:
+        sum_squares = place(config, "sum_squares", (S_TILE, config.norm_rope.sum_columns), nl.float32)
+        squares = place(config, "squares", (S_TILE, widest_normalised(config.norm_rope)), nl.bfloat16)
     return Buffers(
         resident=resident,
         chunks=chunks,
@@ -84,7 +92,18 @@ def allocate(config: ProjectionConfig, bias: NkiTensor | None) -> Buffers:
         dequantised=dequantised,
         outputs=outputs,
         banks=banks,
+        sum_squares=sum_squares,
+        squares=squares,
     )
+
+
+def widest_normalised(norm_rope: NormRopePass) -> int:
+    """Columns of the widest segment with a gamma; 0 if there is none."""
+    widest = 0
+    for segment in norm_rope.segments:
+        if segment.gamma_bytes > 0:
+            widest = max(widest, segment.width)
+    return widest
 
 
 def place(config: ProjectionConfig, name: str, shape: tuple[int, ...], dtype: str) -> NkiTensor:

@@ -25,6 +25,9 @@ ROW_BUFFERS = 2
 DEQUANT_BUFFERS = 2
 """Rotating fp32 buffers between the dequantisation and the bias."""
 
+PASS_BUFFERS = 2
+"""Rotating buffers of the norm and RoPE pass: a segment is loaded while the one before it is computed."""
+
 
 @dataclass(frozen=True)
 class IGroup(NKIObject):
@@ -44,6 +47,46 @@ class SBlock(NKIObject):
 
 
 @dataclass(frozen=True)
+class PassSegment(NKIObject):
+    """A segment that the norm and RoPE pass reads again.
+
+    Attributes:
+        name: "q" or "k".
+        first_column: of the output.
+        width: its columns, whole heads.
+        gamma_bytes: bytes of an element of its gamma; 0 for a segment that is not normalised.
+        sum_column: first of its sum-of-squares columns, one for each S-tile.
+    """
+
+    name: str
+    first_column: int
+    width: int
+    gamma_bytes: int
+    sum_column: int
+
+
+@dataclass(frozen=True)
+class NormRopePass(NKIObject):
+    """What is done to Q and K after the projection.
+
+    Attributes:
+        segments: those that are normalised or rotated, in the order of their columns.
+        head_dim: columns of a head.
+        cache_bytes: bytes of an element of the cos and sin caches; 0 without RoPE.
+        eps: added to the mean square.
+        replica_groups: ranks that together hold all heads; None where this rank does.
+        sum_columns: sum-of-squares columns of all normalised segments.
+    """
+
+    segments: tuple[PassSegment, ...]
+    head_dim: int
+    cache_bytes: int
+    eps: float
+    replica_groups: tuple[tuple[int, ...], ...] | None
+    sum_columns: int
+
+
+@dataclass(frozen=True)
 class ProjectionConfig(NKIObject):
     """Everything `row_mx_projection` needs beside its tensors.
 
@@ -57,6 +100,8 @@ class ProjectionConfig(NKIObject):
         chunk_buffers: rotating buffers for streamed weights.
         psum_banks: banks in use.
         addresses: first byte of each SBUF buffer in its partitions, by name.
+        norm_rope: the pass over Q and K that follows, if any.
+        nbsd_head_dim: columns of a head where the output's layout is NBSd; 0 for BSD.
     """
 
     tokens_per_core: int
@@ -68,3 +113,5 @@ class ProjectionConfig(NKIObject):
     chunk_buffers: int
     psum_banks: int
     addresses: dict[str, int]
+    norm_rope: NormRopePass | None = None
+    nbsd_head_dim: int = 0

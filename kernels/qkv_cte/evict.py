@@ -42,10 +42,29 @@ def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGro
     return evicted
 
 
-def store(config: ProjectionConfig, buffers: Buffers, output_rows: NkiTensor, block: SBlock) -> None:
-    """Writes a block's finished rows, each one contiguous in HBM."""
+def store(config: ProjectionConfig, buffers: Buffers, output: NkiTensor, block: SBlock) -> None:
+    """Writes a block's finished rows, one DMA for each S-tile."""
     core_first = nl.program_id(0) * config.tokens_per_core
     for t in range(block.num_tiles):
         first, tokens = tile_tokens(config, block.first_tile + t)
-        row = core_first + first
-        nisa.dma_copy(dst=output_rows[row : row + tokens, :], src=buffers.outputs[t][0:tokens, :])
+        target = output_columns(config, output, core_first + first, tokens, 0, config.width)
+        nisa.dma_copy(dst=target, src=buffers.outputs[t][0:tokens, :])
+
+
+def output_columns(
+    config: ProjectionConfig, output: NkiTensor, first_token: int, tokens: int, first_column: int, width: int
+) -> NkiTensor:
+    """Columns of some of the B*S tokens in HBM, as they follow each other in a row of SBUF.
+
+    BSD gives [tokens, width], contiguous along a row; NBSd [tokens, heads, head_dim], contiguous along a head, so
+    that all heads of a segment move in one strided DMA.
+    """
+    last_token = first_token + tokens
+    head_dim = config.nbsd_head_dim
+    if head_dim == 0:
+        rows = output.reshape((output.shape[0] * output.shape[1], config.width))
+        return rows[first_token:last_token, first_column : first_column + width]
+    heads = output.reshape((config.width // head_dim, output.shape[1] * output.shape[2], head_dim))
+    first_head = first_column // head_dim
+    segment = heads[first_head : first_head + width // head_dim, first_token:last_token, :]
+    return segment.permute((1, 0, 2))

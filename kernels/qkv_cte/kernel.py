@@ -2,11 +2,13 @@
 
 import nki
 import nki.language as nl
+from kernels.qkv_cte.apply_pass import apply_pass
 from kernels.qkv_cte.buffers import allocate
 from kernels.qkv_cte.config import H_PACK, H_TILE_WORDS, ProjectionConfig
 from kernels.qkv_cte.evict import evict, store
 from kernels.qkv_cte.loads import load_activations, load_channels, load_chunk, load_resident_weights
 from kernels.qkv_cte.matmul import group_operands, multiply
+from kernels.qkv_cte.norm_pass import accumulate_squares, clear_sums
 from kernels.qkv_cte.tiling import count_tiles
 from nki.language import NkiTensor
 
@@ -18,8 +20,12 @@ def row_mx_projection(
     weight_scales: NkiTensor,
     bias: NkiTensor | None,
     config: ProjectionConfig,
+    q_gamma: NkiTensor | None = None,
+    k_gamma: NkiTensor | None = None,
+    cos_cache: NkiTensor | None = None,
+    sin_cache: NkiTensor | None = None,
 ) -> NkiTensor:
-    """Projects row-quantised fp8 activations with column-quantised fp8 weights (trn3).
+    """Projects row-quantised fp8 activations with column-quantised fp8 weights, then normalises and rotates (trn3).
 
     Dimensions:
         B, S: batch and sequence; the B*S tokens are one axis here, split evenly over the cores.
@@ -32,13 +38,21 @@ def row_mx_projection(
         weight_scales: [1, I] float32, one dequantisation scale per output column.
         bias: [1, I] float32 or bfloat16, or None.
         config: ProjectionConfig, from `plan.Plan.config`.
+        q_gamma, k_gamma: [1, heads * head_dim] float32 or bfloat16 for each segment that `config.norm_rope` normalises.
+        cos_cache, sin_cache: [B, S, head_dim], both float32 or both bfloat16, rotate-half convention, with RoPE.
 
     Returns:
-        [B, S, I] bfloat16 in shared HBM.
+        [B, S, I] bfloat16 in shared HBM; [heads, B, S, head_dim] where `config.nbsd_head_dim` is set.
 
     Notes:
         Rounding: products accumulate in fp32; times row scale, times column scale, plus bias are fp32 steps; one
         rounding to bf16 at the end. The public kernel rounds after the scales and again after the bias.
+        Q and K that are normalised or rotated are rounded twice in all: to bf16 by the projection, as above, and to
+        bf16 by the pass. Between the two everything is fp32: the squares of the bf16 values and their sum (so what
+        is normalised has the mean square that was measured), `rsqrt(sum / count + eps)`, and
+            without RoPE: (x * inv_rms) * gamma
+            with RoPE: (x * gamma) * (cos * inv_rms) + (half-swapped x * gamma) * (+-sin * inv_rms)
+        with a step of fp32 rounding at each operator.
         Activations arrive token-major, and the product wants four contraction rows in each word of a partition. As
         words of four codes that is a plain transpose, which the Tensor Engine does bit by bit in fp32: 10 of its
         instructions per S-tile at H = 5120, against 80 to 100 products. A 4-byte-granular DMA would move the same
@@ -57,17 +71,24 @@ def row_mx_projection(
                     w = resident[h] or load(weight[h, group])
                     psum[t, bank] += x[t][h].T @ w[bank]   for every t, bank of group
                 out[t, bank] = bf16(psum * row_scale[t] * column_scale + bias)
+            sums[t, segment] = sum(out[t, segment]**2)   where normalised
             store out[t]
+        inv_rms = rsqrt(all_reduce(sums) / count + eps)
+        for each S-tile and segment that is normalised or rotated:
+            load, apply gamma, inv_rms and RoPE, store in place
     """
-    output_shape = (packed_hidden.shape[0], packed_hidden.shape[1], config.width)
+    batch, seqlen, _ = packed_hidden.shape
+    output_shape: tuple[int, ...] = (batch, seqlen, config.width)
+    if config.nbsd_head_dim > 0:
+        output_shape = (config.width // config.nbsd_head_dim, batch, seqlen, config.nbsd_head_dim)
     output = nl.ndarray(output_shape, dtype=nl.bfloat16, buffer=nl.shared_hbm, name="output")
-    rows_total = output_shape[0] * output_shape[1]
+    rows_total = batch * seqlen
     hidden_words = packed_hidden.reshape((rows_total, config.hidden + H_PACK)).view(nl.float32)
     weight_rows = weight.reshape((config.hidden // H_PACK, config.width * H_PACK))
     weight_words = weight_rows.view(nl.float8_e4m3fn_x4)
-    output_rows = output.reshape((rows_total, config.width))
 
     buffers = allocate(config, bias)
+    clear_sums(buffers)
     load_channels(config, buffers, weight_scales, bias)
     resident = load_resident_weights(config, buffers, weight_words)
     chunks_loaded, evicted = 0, 0
@@ -83,5 +104,7 @@ def row_mx_projection(
                     chunks_loaded += 1
                 multiply(stationary, moving, operands, h)
             evicted = evict(config, buffers, block, group, evicted)
-        store(config, buffers, output_rows, block)
+        accumulate_squares(config, buffers, block)
+        store(config, buffers, output, block)
+    apply_pass(config, buffers, output, q_gamma, k_gamma, cos_cache, sin_cache)
     return output

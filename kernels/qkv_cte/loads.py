@@ -47,9 +47,10 @@ def broadcast_row(
 ) -> None:
     """Copies the one row of `source` to every partition of `target`: target[p, i] = sum_k ones[k, p] * row[k, i]."""
     nisa.dma_copy(dst=row, src=source[0:1, :])
-    for bank in range(count_tiles(config.width, BANK_COLUMNS)):
+    width = target.shape[1]
+    for bank in range(count_tiles(width, BANK_COLUMNS)):
         start = bank * BANK_COLUMNS
-        stop = min(start + BANK_COLUMNS, config.width)
+        stop = min(start + BANK_COLUMNS, width)
         spread = buffers.banks[bank % config.psum_banks][:, 0 : stop - start]
         nisa.nc_matmul(
             dst=spread,

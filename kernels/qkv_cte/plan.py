@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,7 @@ from common.budget import MemoryMap, PsumLedger, SbufLedger
 from common.hardware import Hardware
 from common.schedule import Demand, Schedule
 from common.tiling import round_up, tiles
+from kernels.qkv_cte import pass_plan
 from kernels.qkv_cte.config import (
     BANK_COLUMNS,
     CHUNK_BUFFERS,
@@ -19,6 +21,7 @@ from kernels.qkv_cte.config import (
     ROW_BUFFERS,
     S_TILE,
     IGroup,
+    NormRopePass,
     ProjectionConfig,
     SBlock,
 )
@@ -30,17 +33,27 @@ ROW_TAIL_BYTES = 4
 
 @dataclass(frozen=True)
 class HbmBytes:
-    """Bytes between HBM and the cores of a launch, by purpose."""
+    """Bytes between HBM and the cores of a launch, by purpose.
+
+    Attributes:
+        weights, activations, channels, outputs: of the projection.
+        gammas, rope_caches: read by the norm and RoPE pass.
+        norm_rope_reads, norm_rope_writes: Q and K, which that pass reads again and writes in place.
+    """
 
     weights: int
     activations: int
     channels: int
     outputs: int
+    gammas: int = 0
+    rope_caches: int = 0
+    norm_rope_reads: int = 0
+    norm_rope_writes: int = 0
 
     @property
     def total(self) -> int:
         """All of them."""
-        return self.weights + self.activations + self.channels + self.outputs
+        return sum(dataclasses.astuple(self))
 
 
 @dataclass(frozen=True)
@@ -53,6 +66,8 @@ class Plan:
         sbuf, psum: every allocation of a core.
         hbm: bytes moved by all cores.
         minimum: bytes that no schedule avoids: each core reads every weight once.
+        norm_rope: the pass over Q and K after the projection, if any.
+        nbsd_head_dim: columns of a head for layout NBSd; 0 for BSD.
     """
 
     dims: Dims
@@ -62,6 +77,8 @@ class Plan:
     psum: MemoryMap
     hbm: HbmBytes
     minimum: HbmBytes
+    norm_rope: NormRopePass | None = None
+    nbsd_head_dim: int = 0
 
     @property
     def config(self) -> ProjectionConfig:
@@ -81,6 +98,8 @@ class Plan:
             chunk_buffers=_chunk_buffers(self.dims, chosen),
             psum_banks=len(self.psum.allocations),
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
+            norm_rope=self.norm_rope,
+            nbsd_head_dim=self.nbsd_head_dim,
         )
 
     def __str__(self) -> str:
@@ -103,24 +122,32 @@ Policy = Callable[[Demand], Schedule]
 """Makes a schedule for a demand; `common.schedule.choose` is the seed's."""
 
 
-def make(dims: Dims, hardware: Hardware, policy: Policy = schedule.choose) -> Plan:
+def make(
+    dims: Dims,
+    hardware: Hardware,
+    policy: Policy = schedule.choose,
+    norm_rope: NormRopePass | None = None,
+    nbsd_head_dim: int = 0,
+) -> Plan:
     """Plans a projection.
 
     Args:
         dims: its sizes.
         hardware: the target; the kernel needs MX products.
         policy: how the schedule is chosen.
+        norm_rope: the pass over Q and K, from `pass_plan.make_pass`; None for none.
+        nbsd_head_dim: columns of a head for layout NBSd; 0 for BSD.
 
     Raises:
         ValueError: the target has no MX products.
-        BudgetError: not even one S-tile fits.
+        BudgetError: not even one S-tile fits, or the pass does not.
     """
     if not hardware.supports_mx:
         raise ValueError(
             f"target is {hardware.name!r}; accepted: 'trn3', the MX products of this kernel exist from there on"
         )
-    chosen = policy(_demand(dims, hardware))
-    sbuf = _sbuf_map(dims, hardware, chosen)
+    chosen = policy(_demand(dims, hardware, norm_rope))
+    sbuf = _sbuf_map(dims, hardware, chosen, norm_rope)
     psum = PsumLedger(hardware)
     for bank in range(max(b.num_s_tiles * b.banks_per_group for b in chosen.blocks)):
         psum.allocate(f"bank_{bank}")
@@ -130,13 +157,16 @@ def make(dims: Dims, hardware: Hardware, policy: Policy = schedule.choose) -> Pl
         schedule=chosen,
         sbuf=sbuf,
         psum=psum.freeze(),
-        hbm=_hbm_bytes(dims, chosen.resident_h_tiles, len(chosen.blocks)),
-        minimum=_hbm_bytes(dims, dims.h_tiles, 1),
+        hbm=_hbm_bytes(dims, chosen.resident_h_tiles, len(chosen.blocks), norm_rope),
+        minimum=_hbm_bytes(dims, dims.h_tiles, 1, norm_rope),
+        norm_rope=norm_rope,
+        nbsd_head_dim=nbsd_head_dim,
     )
 
 
-def _demand(dims: Dims, hardware: Hardware) -> Demand:
-    fixed = sum(_aligned(size) for _, size in _fixed_buffers(dims))
+def _demand(dims: Dims, hardware: Hardware, norm_rope: NormRopePass | None) -> Demand:
+    lasting = pass_plan.lasting_buffers(norm_rope)
+    fixed = sum(_aligned(size) for _, size in (*lasting, *_fixed_buffers(dims, norm_rope)))
     return Demand(
         hardware=hardware,
         num_s_tiles=dims.s_tiles,
@@ -154,8 +184,8 @@ def _aligned(size_bytes: int) -> int:
     return round_up(size_bytes, budget.SBUF_ALIGNMENT_BYTES)
 
 
-def _fixed_buffers(dims: Dims) -> list[tuple[str, int]]:
-    """Names and bytes per partition of what every schedule allocates for the whole call."""
+def _fixed_buffers(dims: Dims, norm_rope: NormRopePass | None) -> list[tuple[str, int]]:
+    """Names and bytes per partition of what every schedule allocates for the whole projection."""
     buffers = [("channel_scale", FP32_BYTES * dims.width), ("mx_scale", BANK_COLUMNS)]
     if dims.bias_bytes:
         buffers.append(("bias", dims.bias_bytes * dims.width))
@@ -163,7 +193,7 @@ def _fixed_buffers(dims: Dims) -> list[tuple[str, int]]:
         evictions = dims.s_tiles * dims.i_banks
         buffers += [(f"dequantised_{i}", dequantised) for i in range(min(DEQUANT_BUFFERS, evictions))]
     buffers += [(f"rows_{i}", dims.hidden + ROW_TAIL_BYTES) for i in range(min(ROW_BUFFERS, dims.s_tiles))]
-    return buffers
+    return buffers + pass_plan.projection_buffers(norm_rope)
 
 
 def _s_tile_buffers(dims: Dims) -> list[tuple[str, int]]:
@@ -179,13 +209,29 @@ def _setup_buffers(dims: Dims) -> list[tuple[str, int]]:
     return [("ones", FP32_BYTES * S_TILE), ("channel_row", FP32_BYTES * dims.width)]
 
 
-def _sbuf_map(dims: Dims, hardware: Hardware, chosen: Schedule) -> MemoryMap:
+def _sbuf_map(dims: Dims, hardware: Hardware, chosen: Schedule, norm_rope: NormRopePass | None) -> MemoryMap:
     ledger = SbufLedger(hardware)
-    for name, size in _fixed_buffers(dims):
+    _allocate(ledger, pass_plan.lasting_buffers(norm_rope))
+    with ledger.scope("projection"):
+        _allocate_projection(ledger, dims, chosen, norm_rope)
+    if norm_rope is not None:
+        with ledger.scope("norm and RoPE pass"):
+            _allocate(ledger, pass_plan.kept_buffers(norm_rope))
+            with ledger.scope("gamma broadcast"):
+                _allocate(ledger, pass_plan.staging_buffers(norm_rope))
+            _allocate(ledger, pass_plan.rotating_buffers(dims, norm_rope))
+    return ledger.freeze()
+
+
+def _allocate(ledger: SbufLedger, buffers: list[tuple[str, int]]) -> None:
+    for name, size in buffers:
         ledger.allocate(name, size)
+
+
+def _allocate_projection(ledger: SbufLedger, dims: Dims, chosen: Schedule, norm_rope: NormRopePass | None) -> None:
+    _allocate(ledger, _fixed_buffers(dims, norm_rope))
     with ledger.scope("setup"):
-        for name, size in _setup_buffers(dims):
-            ledger.allocate(name, size)
+        _allocate(ledger, _setup_buffers(dims))
     for name, size in _s_tile_buffers(dims):
         for tile in range(chosen.degree):
             ledger.allocate(f"{name}_{tile}", size)
@@ -193,7 +239,6 @@ def _sbuf_map(dims: Dims, hardware: Hardware, chosen: Schedule) -> MemoryMap:
         ledger.allocate("resident_weights", chosen.resident_h_tiles * H_PACK * dims.width)
     for buffer in range(_chunk_buffers(dims, chosen)):
         ledger.allocate(f"weight_chunk_{buffer}", chosen.chunk_buffer_bytes)
-    return ledger.freeze()
 
 
 def _chunk_buffers(dims: Dims, chosen: Schedule) -> int:
@@ -202,7 +247,7 @@ def _chunk_buffers(dims: Dims, chosen: Schedule) -> int:
     return min(CHUNK_BUFFERS, streamed_h_tiles * sum(len(block.i_groups) for block in chosen.blocks))
 
 
-def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int) -> HbmBytes:
+def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int, norm_rope: NormRopePass | None) -> HbmBytes:
     """Traffic of all cores: resident H-tiles are read once per core, the others once per S-block."""
     weights = sum(
         h_tile.size * dims.width * (1 if h_tile.index < resident_h_tiles else blocks)
@@ -214,4 +259,8 @@ def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int) -> HbmBytes:
         activations=dims.tokens * (dims.hidden + ROW_TAIL_BYTES),
         channels=channels * dims.cores,
         outputs=dims.tokens * dims.width * BF16_BYTES,
+        gammas=pass_plan.gamma_bytes(dims, norm_rope),
+        rope_caches=pass_plan.cache_bytes(dims, norm_rope),
+        norm_rope_reads=pass_plan.reread_bytes(dims, norm_rope),
+        norm_rope_writes=pass_plan.reread_bytes(dims, norm_rope),
     )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections import Counter
 
 import pytest
 import torch
@@ -11,26 +12,39 @@ from hypothesis import strategies as st
 import nkisim
 from common import schedule
 from common.hardware import TRN2, TRN3
-from kernels.qkv_cte import plan
+from common.tiling import ceil_div
+from kernels.qkv_cte import norm_rope_cases, pass_plan, plan
 from kernels.qkv_cte.cases import CORNERS, WAN22
 from kernels.qkv_cte.dims import Dims
 from kernels.qkv_cte.kernel import row_mx_projection
 from nkisim.record import hbm_traffic
 
 DIMS = Dims(batch=1, seqlen=256, hidden=1024, width=512)
-BIAS_DTYPES = {2: torch.bfloat16, 4: torch.float32}
+CHANNEL_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 
 def run_without_values(made):
     dims = made.dims
     fp8, empty = torch.float8_e4m3fn, functools.partial(torch.empty, device="meta")
+    gammas, cache = {"q": None, "k": None}, None
+    if made.norm_rope:
+        for segment in made.norm_rope.segments:
+            if segment.gamma_bytes:
+                gammas[segment.name] = empty(1, segment.width, dtype=CHANNEL_DTYPES[segment.gamma_bytes])
+        if made.norm_rope.cache_bytes:
+            shape = (dims.batch, dims.seqlen, made.norm_rope.head_dim)
+            cache = empty(*shape, dtype=CHANNEL_DTYPES[made.norm_rope.cache_bytes])
     return nkisim.run(
         row_mx_projection[dims.cores],
         empty(dims.batch, dims.seqlen, dims.hidden + 4, dtype=fp8),
         empty(dims.hidden // 4, dims.width, 4, dtype=fp8),
         empty(1, dims.width, dtype=torch.float32),
-        empty(1, dims.width, dtype=BIAS_DTYPES[dims.bias_bytes]) if dims.bias_bytes else None,
+        empty(1, dims.width, dtype=CHANNEL_DTYPES[dims.bias_bytes]) if dims.bias_bytes else None,
         made.config,
+        gammas["q"],
+        gammas["k"],
+        cache,
+        None if cache is None else empty(*cache.shape, dtype=cache.dtype),
         options=nkisim.Options(target="trn3", numerics=False),
     )
 
@@ -47,11 +61,12 @@ def on_chip(core):
 
 
 def moved_bytes(finished):
-    """HBM bytes of all cores by tensor."""
-    moved = {"weight": 0, "packed_hidden": 0, "weight_scales": 0, "bias": 0, "output": 0}
+    """HBM bytes of all cores by direction and tensor."""
+    moved: Counter[tuple[str, str]] = Counter()
     for core in finished.cores:
         for name, traffic in hbm_traffic(core.stream).items():
-            moved[name] += traffic.read_bytes + traffic.written_bytes
+            moved["read", name] += traffic.read_bytes
+            moved["written", name] += traffic.written_bytes
     return moved
 
 
@@ -66,20 +81,48 @@ def assert_exact(made):
         assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
         assert core.memory.psum_peak_banks == len(made.psum.allocations)
     moved = moved_bytes(finished)
-    assert moved["weight"] == made.hbm.weights
-    assert moved["packed_hidden"] == made.hbm.activations
-    assert moved["weight_scales"] + moved["bias"] == made.hbm.channels
-    assert moved["output"] == made.hbm.outputs
-    assert sum(moved.values()) == made.hbm.total
+    assert moved["read", "weight"] == made.hbm.weights
+    assert moved["read", "packed_hidden"] == made.hbm.activations
+    assert moved["read", "weight_scales"] + moved["read", "bias"] == made.hbm.channels
+    assert moved["written", "output"] == made.hbm.outputs + made.hbm.norm_rope_writes
+    assert moved["read", "output"] == made.hbm.norm_rope_reads
+    assert moved["read", "q_gamma"] + moved["read", "k_gamma"] == made.hbm.gammas
+    assert moved["read", "cos_cache"] + moved["read", "sin_cache"] == made.hbm.rope_caches
+    assert moved.total() == made.hbm.total
     assert made.sbuf.peak_bytes == max(a.end_bytes for a in made.sbuf.allocations)
     reserved = 2 * made.schedule.chunk_buffer_bytes
     planned_chunks = sum(a.bytes_per_partition for a in made.sbuf.allocations if a.name.startswith("weight_chunk"))
-    assert made.schedule.sbuf_used_bytes - reserved == made.sbuf.peak_bytes - planned_chunks
+    projection_end = max(a.end_bytes for a in made.sbuf.allocations if not a.scope.startswith("norm and RoPE pass"))
+    assert made.schedule.sbuf_used_bytes - reserved == projection_end - planned_chunks
 
 
 @pytest.mark.parametrize("case", [*CORNERS, *WAN22], ids=lambda case: case.name)
 def test_plan_is_what_a_run_allocates_and_moves(case):
     assert_exact(case.plan)
+
+
+@pytest.mark.parametrize("call", norm_rope_cases.CALLS, ids=lambda call: call.name)
+def test_plan_with_a_pass_is_what_a_run_allocates_and_moves(call):
+    assert_exact(call.plan)
+
+
+@st.composite
+def passes(draw, dims):
+    """Some pass over segments of a third of the width, or over all of it."""
+    single = draw(st.booleans())
+    width = dims.width if single else dims.width // 3
+    head_dim = draw(st.sampled_from([divisor for divisor in range(1, width + 1) if width % divisor == 0]))
+    even = head_dim % 2 == 0
+    sizes = st.sampled_from([0, 2, 4])
+    return pass_plan.make_pass(
+        dims,
+        num_heads=width // head_dim,
+        num_kv_heads=0 if single else width // head_dim,
+        head_dim=head_dim,
+        q_gamma_bytes=draw(sizes),
+        k_gamma_bytes=0 if single else draw(sizes),
+        cache_bytes=draw(sizes) if even else 0,
+    ), draw(st.sampled_from([0, head_dim]))
 
 
 @st.composite
@@ -95,7 +138,12 @@ def forced_plans(draw):
     )
     degree = draw(st.none() | st.integers(1, min(8, dims.s_tiles)))
     resident = draw(st.none() | st.integers(0, dims.h_tiles))
-    return plan.make(dims, TRN3, functools.partial(schedule.force, degree=degree, resident_h_tiles=resident))
+    policy = functools.partial(schedule.force, degree=degree, resident_h_tiles=resident)
+    norm_rope, nbsd_head_dim = None, 0
+    if draw(st.booleans()):
+        dims = dataclasses.replace(dims, width=3 * ceil_div(dims.width, 3))
+        norm_rope, nbsd_head_dim = draw(passes(dims))
+    return plan.make(dims, TRN3, policy, norm_rope, nbsd_head_dim)
 
 
 @settings(max_examples=150, derandomize=True, deadline=None, database=None)

@@ -86,7 +86,7 @@ def add_hbm(parts: Iterable[HbmBytes]) -> HbmBytes:
     sums = Counter[str]()
     for part in parts:
         sums.update(dataclasses.asdict(part))
-    return HbmBytes(sums["weights"], sums["activations"], sums["channels"], sums["outputs"])
+    return HbmBytes(**{field.name: sums[field.name] for field in dataclasses.fields(HbmBytes)})
 
 
 def _hbm_bytes(stream: Iterable[Record]) -> HbmBytes:
