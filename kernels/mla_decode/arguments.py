@@ -28,18 +28,14 @@ FP32_INPUTS = ("q_norm_w", "kv_norm_w", "cos", "sin")
 
 
 def require_target(target: Any, lnc: Any) -> Hardware:
-    """The target's facts; one core.
+    """The target's facts.
 
     Raises:
         ValueError, TypeError: no such target, or an impossible number of cores.
-        NotImplementedError: two cores.
     """
     chip = hardware.get(target)
-    cores = require_int("lnc", lnc, at_least=1)
-    if cores > 2:
-        raise ValueError(f"lnc is {cores}; accepted: 1 or 2")
-    if cores == 2:
-        raise NotImplementedError("lnc 2, tokens or heads split over two cores, is not built yet; what works: lnc = 1")
+    if require_int("lnc", lnc, at_least=1) > 2:
+        raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
     return chip
 
 
@@ -61,7 +57,7 @@ def weights_dtype(kv_cache: torch.Tensor) -> torch.dtype:
 
 
 def require_dims(
-    q_absorbed: Any, q_pe: Any, kv_cache: torch.Tensor, out_absorb_w: Any, o_proj_w: Any, n_prior: Any
+    q_absorbed: Any, q_pe: Any, kv_cache: torch.Tensor, out_absorb_w: Any, o_proj_w: Any, n_prior: Any, lnc: int
 ) -> Dims:
     """The sizes of a step, from tensors that then agree with each other and with the cache.
 
@@ -86,11 +82,11 @@ def require_dims(
     require_tensor("o_proj_w", o_proj_w, same, ("n_heads * v_head_dim", "hidden"), device)
     require_shape("o_proj_w", o_proj_w, (heads * value, None))
     keys = require_int("n_prior", n_prior, at_least=1)
-    return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], q_pe.itemsize, fp8)
+    return Dims(tokens, heads, keys, rank, rope, value, o_proj_w.shape[1], q_pe.itemsize, fp8, lnc)
 
 
 def require_front_dims(
-    hidden_states: Any, q_absorb_w: Any, cos: Any, kv_cache: torch.Tensor, value: int, n_prior: int
+    hidden_states: Any, q_absorb_w: Any, cos: Any, kv_cache: torch.Tensor, value: int, n_prior: int, lnc: int
 ) -> Dims:
     """The sizes of a step whose queries come from the front-fold, not yet checked against its other tensors.
 
@@ -112,7 +108,7 @@ def require_front_dims(
         raise ValueError(
             f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {rope + rank}, from the widths of cos and q_absorb_w"
         )
-    return Dims(tokens, heads, n_prior, rank, rope, value, hidden, kv_cache.itemsize)
+    return Dims(tokens, heads, n_prior, rank, rope, value, hidden, kv_cache.itemsize, cores=lnc)
 
 
 def require_tails(dims: Dims, out_absorb_w: torch.Tensor, o_proj_w: Any) -> None:

@@ -29,6 +29,7 @@ class Case:
         dma_transposed_chunks: of the plan.
         group_tokens: forced on the plan; None leaves it the choice.
         fp8_cache: whether the cache is in the format of `cache_format`.
+        lnc: cores.
         target: "trn2" or "trn3".
     """
 
@@ -46,6 +47,7 @@ class Case:
     dma_transposed_chunks: int = 0
     group_tokens: int | None = None
     fp8_cache: bool = False
+    lnc: int = 1
     target: str = "trn2"
 
     @property
@@ -61,6 +63,7 @@ class Case:
             self.hidden,
             self.dtype.itemsize,
             self.fp8_cache,
+            self.lnc,
         )
 
     @property
@@ -101,6 +104,8 @@ CORNERS = (
     Case("chunks_1", 3, 2, 300, kv_lora_rank=256, dma_transposed_chunks=1),
     Case("chunks_all", 3, 2, 300, kv_lora_rank=256, dma_transposed_chunks=2),
     Case("trn3", 3, 2, 200, target="trn3"),
+    Case("lnc_2", 6, 3, 200, lnc=2),
+    Case("lnc_2_of_2_fp32", 2, 2, 129, dtype=FP32, lnc=2),
     Case("fp8", 5, 3, 200, kv_lora_rank=256, fp8_cache=True, target="trn3"),
     Case("fp8_656_bytes", 2, 2, 129, kv_lora_rank=512, v_head_dim=128, fp8_cache=True, target="trn3"),
     Case("fp8_one_token", 1, 1, 1, rope=2, fp8_cache=True, target="trn3"),

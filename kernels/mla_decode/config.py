@@ -34,7 +34,8 @@ class AttentionConfig(NKIObject):
     """Everything `mla_decode_attention` needs beside its tensors.
 
     Attributes:
-        n_tokens, n_heads, n_prior: sizes of the step.
+        cores: 1 or 2.
+        n_tokens, n_heads, n_prior: sizes of a core's part of the step.
         kv_lora_rank, rope, v_head_dim, hidden: widths.
         group_tokens: tokens that share one softmax.
         key_buffers: rotating token-major key buffers; at least group_tokens.
@@ -44,6 +45,7 @@ class AttentionConfig(NKIObject):
         addresses: first byte of each SBUF buffer in its partitions, by name.
     """
 
+    cores: int
     n_tokens: int
     n_heads: int
     n_prior: int

@@ -6,6 +6,7 @@ import nki.language as nl
 from kernels.mla_decode.front_config import FrontConfig
 from kernels.mla_decode.front_fold import mla_decode_qkv
 from kernels.mla_decode.kernel import mla_decode_attention
+from kernels.mla_decode.tiling import first_token
 from nki.language import NkiTensor
 
 
@@ -107,8 +108,11 @@ def stored_qkv(
         config,
     )
     at = config.attention
-    q_absorbed = nl.ndarray(absorbed.shape, dtype=absorbed.dtype, buffer=nl.shared_hbm, name="q_absorbed_out")
-    nisa.dma_copy(dst=q_absorbed, src=absorbed)
-    q_pe = nl.ndarray((at.rope, at.n_tokens, at.n_heads), dtype=rotary.dtype, buffer=nl.shared_hbm, name="q_pe_out")
-    nisa.dma_copy(dst=q_pe, src=rotary[0 : at.rope, :, :])
+    tokens, start = at.cores * at.n_tokens, first_token(at)
+    stop = start + at.n_tokens
+    shape = (absorbed.shape[0], absorbed.shape[1], tokens, at.n_heads)
+    q_absorbed = nl.ndarray(shape, dtype=absorbed.dtype, buffer=nl.shared_hbm, name="q_absorbed_out")
+    nisa.dma_copy(dst=q_absorbed[:, :, start:stop, :], src=absorbed)
+    q_pe = nl.ndarray((at.rope, tokens, at.n_heads), dtype=rotary.dtype, buffer=nl.shared_hbm, name="q_pe_out")
+    nisa.dma_copy(dst=q_pe[:, start:stop, :], src=rotary[0 : at.rope, :, :])
     return q_absorbed, q_pe, kv_row_cur

@@ -24,6 +24,7 @@ class Dims:
         hidden: what the o-projection emits.
         itemsize: bytes of an element of the cache and the weights, 2 (bf16) or 4 (fp32).
         fp8_cache: whether cache rows are in the format of `cache_format`; weights are bf16 then.
+        cores: 1, or 2 that take half of the tokens each.
     """
 
     n_tokens: int
@@ -35,6 +36,7 @@ class Dims:
     hidden: int = 7168
     itemsize: int = 2
     fp8_cache: bool = False
+    cores: int = 1
 
     def __post_init__(self) -> None:
         for field in fields(self):
@@ -49,11 +51,25 @@ class Dims:
             raise ValueError(
                 f"kv_lora_rank is {self.kv_lora_rank}; accepted: a multiple of {P_MAX} up to {BANK_FP32}, a PSUM bank"
             )
+        self._check_type()
+        self._check_cores()
+
+    def _check_type(self) -> None:
         if self.itemsize not in (2, 4):
             raise ValueError(f"itemsize is {self.itemsize}; accepted: 2 (bfloat16) or 4 (float32)")
-
         if self.fp8_cache and self.itemsize != 2:
             raise ValueError(f"itemsize is {self.itemsize}; accepted with an fp8 cache: 2 (bfloat16)")
+
+    def _check_cores(self) -> None:
+        if self.cores > 2:
+            raise ValueError(f"cores is {self.cores}; accepted: 1 or 2")
+        if self.n_tokens % self.cores:
+            raise ValueError(f"n_tokens is {self.n_tokens}; accepted on 2 cores: an even number")
+
+    @property
+    def tokens_per_core(self) -> int:
+        """Tokens of each core."""
+        return self.n_tokens // self.cores
 
     @property
     def cache_row_bytes(self) -> int:

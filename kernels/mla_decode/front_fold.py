@@ -7,7 +7,7 @@ from kernels.mla_decode.config import P_MAX
 from kernels.mla_decode.front_buffers import FrontBuffers, allocate_front
 from kernels.mla_decode.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
 from kernels.mla_decode.front_steps import normalise, project, project_in_passes, rotate_pairs, transpose
-from kernels.mla_decode.tiling import latent_tiles
+from kernels.mla_decode.tiling import first_token, latent_tiles
 from nki.language import NkiTensor
 
 
@@ -67,19 +67,22 @@ def mla_decode_qkv(
     absorbed = place(at, "q_absorbed", (P_MAX, latent_tiles(at), at.n_tokens, at.n_heads), dtype)
     rotary = place(at, "q_pe", (P_MAX, at.n_tokens, at.n_heads), dtype)
     kv_row_cur = nl.ndarray(
-        (at.n_tokens, at.rope + at.kv_lora_rank), dtype=dtype, buffer=nl.shared_hbm, name="kv_row_cur"
+        (at.cores * at.n_tokens, at.rope + at.kv_lora_rank), dtype=dtype, buffer=nl.shared_hbm, name="kv_row_cur"
     )
+    start = first_token(at)
+    stop = start + at.n_tokens
     itemsize = 2 if dtype == nl.bfloat16 else 4
     nisa.memset(dst=buffers.row_of_ones, value=1.0, engine=nisa.engine.gpsimd)
-    nisa.dma_copy(dst=buffers.x, src=hidden_states)
-    nisa.dma_copy(dst=buffers.cos, src=cos)
-    nisa.dma_copy(dst=buffers.sin, src=sin)
+    nisa.dma_copy(dst=buffers.x, src=hidden_states[start:stop, :])
+    nisa.dma_copy(dst=buffers.cos, src=cos[start:stop, :])
+    nisa.dma_copy(dst=buffers.sin, src=sin[start:stop, :])
     x = buffers.x
     if input_norm_w is not None and buffers.x_normed is not None:
         normalise(buffers, buffers.x_normed, x, input_norm_w, norm_eps)
         x = buffers.x_normed
     transpose(x, buffers.x_features, itemsize)
-    write_row(config, buffers, wkv_a, kv_norm_w, norm_eps, kv_cache, slot_mapping, kv_row_cur)
+    slots, rows = slot_mapping[start:stop], kv_row_cur[start:stop, :]
+    write_row(config, buffers, wkv_a, kv_norm_w, norm_eps, kv_cache, slots, rows)
     project_in_passes(buffers, buffers.x_features, wq_a, buffers.q_low, config.pass_columns)
     normalise(buffers, buffers.q_low_normed, buffers.q_low, q_norm_w, norm_eps)
     transpose(buffers.q_low_normed, buffers.q_low_features, itemsize)

@@ -44,7 +44,7 @@ def mla_decode_qkv(
         input_norm_w: [hidden] float32, or None where hidden states are normalised already.
         norm_eps: of every norm.
         target: "trn2" or "trn3".
-        lnc: cores; 1.
+        lnc: cores, 1 or 2; two take half of the tokens each.
 
     Returns:
         q_absorbed [n_tokens, n_heads, kv_lora_rank], q_pe [n_tokens, n_heads, rope], kv_row_cur [n_tokens,
@@ -52,11 +52,11 @@ def mla_decode_qkv(
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: lnc is 2; nothing has run.
+        NotImplementedError: kv_cache has fp8 rows; nothing has run.
     """
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
-    dims = arguments.require_front_dims(hidden_states, q_absorb_w, cos, kv_cache, value=1, n_prior=1)
+    dims = arguments.require_front_dims(hidden_states, q_absorb_w, cos, kv_cache, value=1, n_prior=1, lnc=lnc)
     tensors = _front_tensors(hidden_states, wq_a, q_norm_w, wq_b, wkv_a, kv_norm_w, cos, sin, q_absorb_w)
     front = arguments.require_front(dims, kv_cache, tensors, input_norm_w, slot_mapping)
     eps = arguments.require_above_zero("norm_eps", norm_eps)
@@ -119,14 +119,14 @@ def mla_decode(
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: lnc is 2; nothing has run.
+        NotImplementedError: kv_cache has fp8 rows; nothing has run.
     """
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
     form = ("n_heads", "v_head_dim", "kv_lora_rank")
     arguments.require_tensor("out_absorb_w", out_absorb_w, (arguments.weights_dtype(kv_cache),), form, device)
     keys = require_int("n_prior", n_prior, at_least=1)
-    dims = arguments.require_front_dims(hidden_states, q_absorb_w, cos, kv_cache, out_absorb_w.shape[1], keys)
+    dims = arguments.require_front_dims(hidden_states, q_absorb_w, cos, kv_cache, out_absorb_w.shape[1], keys, lnc)
     tensors = _front_tensors(hidden_states, wq_a, q_norm_w, wq_b, wkv_a, kv_norm_w, cos, sin, q_absorb_w)
     front = arguments.require_front(dims, kv_cache, tensors, input_norm_w, slot_mapping)
     arguments.require_tails(dims, out_absorb_w, o_proj_w)

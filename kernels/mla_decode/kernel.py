@@ -14,7 +14,7 @@ from kernels.mla_decode.gather import (
 from kernels.mla_decode.scores import make_features, score
 from kernels.mla_decode.softmax import softmax_group
 from kernels.mla_decode.tails import absorb_out, project_out
-from kernels.mla_decode.tiling import group_ranges, latent_tiles
+from kernels.mla_decode.tiling import first_token, group_ranges, latent_tiles
 from kernels.mla_decode.values import weighted_sum
 from nki.language import NkiTensor
 
@@ -43,8 +43,8 @@ def mla_decode_attention(
         rope: R, even, up to 128; v_head_dim: up to 128; hidden: what the o-projection emits.
 
     Args:
-        q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF.
-        q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, the first R partitions in use.
+        q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF; on two cores each has its half of the tokens.
+        q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, likewise, the first R partitions in use.
         kv_cache: [n_blocks, 1, block_size, R + C], or [n_blocks, 1, block_size, bytes of a row] uint8 in the format
             of `cache_format`; read only.
         kv_row_cur: [n_tokens, R + C], `[k_pe | kv_latent]`.
@@ -64,6 +64,7 @@ def mla_decode_attention(
         Rounding, with bf16 weights: an fp8 row's numbers once, when they are dequantised. Scores, softmax and both
         denominators and maxima are fp32; numerators, latent output, values and the result are rounded to bf16 once
         each.
+        Two cores take half of the tokens each and share nothing, so that each reads all weights.
         The mask drops a key's score. Its row is read all the same, unless its index lies outside the cache, and a
         weight of 0 times a NaN is a NaN: tables must give a slot that is no key a row outside the cache, as
         `tables.build_prior_index` does.
@@ -79,12 +80,23 @@ def mla_decode_attention(
         values = out_absorb_w @ latent;  output = values.T @ o_proj_w
     """
     assert n_prior == config.n_prior
-    output = nl.ndarray((config.n_tokens, config.hidden), dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
+    tokens = config.cores * config.n_tokens
+    output = nl.ndarray((tokens, config.hidden), dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
+    start = first_token(config)
+    stop = start + config.n_tokens
+    own_rows = kv_row_cur[start:stop, :]
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], kv_cache.shape[3]))
     buffers = allocate(config, kv_row_cur.dtype)
     nisa.memset(dst=buffers.ones, value=1.0, engine=nisa.engine.gpsimd)
-    load_tables(config, buffers, prior_rows, prior_key_pos, prior_rows_natural, positions)
-    load_current_features(config, buffers, kv_row_cur)
+    load_tables(
+        config,
+        buffers,
+        prior_rows[:, start:stop, :],
+        prior_key_pos[:, start:stop, :],
+        prior_rows_natural[:, start:stop, :],
+        positions[start:stop],
+    )
+    load_current_features(config, buffers, own_rows)
     clear_features(config, buffers)
     for first, tokens in group_ranges(config):
         gathered = []
@@ -95,9 +107,9 @@ def mla_decode_attention(
             gathered.append(rows)
         softmax_group(config, buffers, tokens, softmax_scale)
         for slot in range(tokens):
-            weighted_sum(config, buffers, gathered[slot], kv_row_cur, first + slot, slot)
+            weighted_sum(config, buffers, gathered[slot], own_rows, first + slot, slot)
     absorb_out(config, buffers, out_absorb_w)
-    project_out(config, buffers, o_proj_w, output)
+    project_out(config, buffers, o_proj_w, output[start:stop, :])
     return output
 
 
@@ -119,10 +131,12 @@ def staged_attention(
 ) -> NkiTensor:
     """`mla_decode_attention` on its own: first brings the queries from HBM, where they lie as they will in SBUF."""
     tokens, heads = config.n_tokens, config.n_heads
+    start = first_token(config)
+    stop = start + tokens
     absorbed = place(config, "q_absorbed", (P_MAX, latent_tiles(config), tokens, heads), q_absorbed.dtype)
-    nisa.dma_copy(dst=absorbed, src=q_absorbed)
+    nisa.dma_copy(dst=absorbed, src=q_absorbed[:, :, start:stop, :])
     rotary = place(config, "q_pe", (P_MAX, tokens, heads), q_pe.dtype)
-    nisa.dma_copy(dst=rotary[0 : config.rope, :, :], src=q_pe[0 : config.rope, :, :])
+    nisa.dma_copy(dst=rotary[0 : config.rope, :, :], src=q_pe[0 : config.rope, start:stop, :])
     return mla_decode_attention(
         absorbed,
         rotary,

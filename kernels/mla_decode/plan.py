@@ -66,7 +66,8 @@ class Plan:
         """The plan as the kernel takes it."""
         dims = self.dims
         return AttentionConfig(
-            n_tokens=dims.n_tokens,
+            cores=dims.cores,
+            n_tokens=dims.tokens_per_core,
             n_heads=dims.n_heads,
             n_prior=dims.n_prior,
             kv_lora_rank=dims.kv_lora_rank,
@@ -100,7 +101,8 @@ class Plan:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.dims.n_tokens} tokens, {self.dims.n_heads} heads, {self.dims.n_prior} keys on {self.hardware.name}",
+            f"{self.dims.n_tokens} tokens, {self.dims.n_heads} heads, {self.dims.n_prior} keys on "
+            f"{self.dims.cores} of {self.hardware.name}'s cores",
             f"softmax groups of {self.group_tokens}, {self.key_buffers} key buffers, "
             f"{self.dma_transposed_chunks} latent tiles transposed by DMA, "
             f"o-projection in passes of {self.pass_columns} columns",
@@ -146,7 +148,7 @@ def make(
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
     refusal: BudgetError | None = None
     for group in _groups(dims, group_tokens):
-        for buffers in sorted({min(2 * group, dims.n_tokens), group}, reverse=True):
+        for buffers in sorted({min(2 * group, dims.tokens_per_core), group}, reverse=True):
             try:
                 return _plan(dims, hardware, group, buffers, chunks, front)
             except BudgetError as error:
@@ -157,12 +159,12 @@ def make(
 
 def _groups(dims: Dims, group_tokens: int | None) -> list[int]:
     """Group sizes to try, in order."""
-    largest = min(dims.n_tokens, P_MAX // dims.n_heads)
+    largest = min(dims.tokens_per_core, P_MAX // dims.n_heads)
     if group_tokens is None:
         return list(range(min(LARGEST_GROUP, largest), 0, -1))
     if require_int("group_tokens", group_tokens, at_least=1) > largest:
         raise ValueError(
-            f"group_tokens is {group_tokens}; accepted: 1 to {largest} with {dims.n_tokens} tokens of "
+            f"group_tokens is {group_tokens}; accepted: 1 to {largest} with {dims.tokens_per_core} tokens of "
             f"{dims.n_heads} heads"
         )
     return [group_tokens]
@@ -195,7 +197,7 @@ def _sbuf_map(
 ) -> MemoryMap:
     """Queries first, then the front-fold; over that lasting buffers; setup, attention and tails take turns above."""
     item, latents = dims.itemsize, dims.latent_tiles
-    tokens, heads = dims.n_tokens, dims.n_heads
+    tokens, heads = dims.tokens_per_core, dims.n_heads
     index_bytes = INT32_BYTES * tokens * dims.key_tiles
     ledger = SbufLedger(hardware)
     ledger.allocate("q_absorbed", item * latents * tokens * heads)
@@ -230,11 +232,11 @@ def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: 
     item, tiles, columns = dims.itemsize, dims.key_tiles, group * dims.n_heads
     rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
     if dims.fp8_cache:
-        rotating(ledger, "packed", min(PACKED_BUFFERS, dims.n_tokens), tiles * dims.cache_row_bytes)
-    rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
+        rotating(ledger, "packed", min(PACKED_BUFFERS, dims.tokens_per_core), tiles * dims.cache_row_bytes)
+    rotating(ledger, "current", min(CURRENT_BUFFERS, dims.tokens_per_core), item * dims.row_width)
     feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
-    rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
+    rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.tokens_per_core), feature_bytes, alignment)
     ledger.allocate("scores", FP32_BYTES * (tiles + 1) * columns)
     ledger.allocate("weights", item * (tiles + 1) * columns)
     ledger.allocate("partial", FP32_BYTES * columns)

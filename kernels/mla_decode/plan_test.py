@@ -39,14 +39,15 @@ def covered_bytes(made):
 def assert_exact(made):
     """Every SBUF tensor where the plan has it, the peak to the byte, and HBM bytes by purpose."""
     measured = run_without_values(made)
-    core = measured.core
+    assert len(measured.cores) == made.dims.cores
     assert measured.hbm == made.hbm
     planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in made.sbuf.allocations}
-    assert on_chip(core) ^ planned == set()
-    assert core.memory.sbuf_peak_bytes == covered_bytes(made)
+    for core in measured.cores:
+        assert on_chip(core) ^ planned == set()
+        assert core.memory.sbuf_peak_bytes == covered_bytes(made)
+        assert core.memory.psum_peak_banks <= 8
     if not made.dma_transposed_chunks:  # padding before what DMA transposes write is allocated and not used
         assert covered_bytes(made) == round_up(made.sbuf.peak_bytes, 4)
-    assert core.memory.psum_peak_banks <= 8
 
 
 @pytest.mark.parametrize(
@@ -60,10 +61,11 @@ def test_plan_is_what_a_run_allocates_and_moves(case):
 def cases(draw):
     latents = draw(st.integers(1, 4))
     dtype, fp8 = draw(st.sampled_from([(torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)]))
-    n_prior = draw(st.integers(1, 400))
+    n_prior, lnc = draw(st.integers(1, 400)), draw(st.sampled_from([1, 2]))
     return Case(
         "random",
-        n_tokens=draw(st.integers(1, 6)),
+        n_tokens=lnc * draw(st.integers(1, 6)),
+        lnc=lnc,
         n_heads=draw(st.integers(1, 40)),
         n_prior=n_prior,
         kv_lora_rank=128 * latents,
@@ -135,6 +137,8 @@ def test_what_does_not_fit_is_split_then_refused_by_name():
         ("itemsize is 1; accepted: 2", {"itemsize": 1}, 0),
         ("hidden is True", {"hidden": True}, 0),
         ("n_tokens is 1.5; accepted: an integer", {"n_tokens": 1.5}, 0),
+        ("n_tokens is 3; accepted on 2 cores: an even number", {"n_tokens": 3, "cores": 2}, 0),
+        ("cores is 4; accepted: 1 or 2", {"n_tokens": 4, "cores": 4}, 0),
         ("dma_transposed_chunks is 5; accepted: 0 to 4", {}, 5),
         ("dma_transposed_chunks is 1; accepted in float32: 0", {"itemsize": 4}, 1),
         ("dma_transposed_chunks must be at least 0, got -1", {}, -1),

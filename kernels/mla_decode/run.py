@@ -32,13 +32,16 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         case.n_prior,
         case.softmax_scale,
         target=case.target,
+        lnc=case.lnc,
         dma_transposed_chunks=case.dma_transposed_chunks,
     )
 
 
 def qkv(case: FrontCase, operands: FrontOperands) -> Front:
     """The front-fold alone. The cache in `operands` is written."""
-    return Front(*mla_decode_qkv(*_front(operands), operands.input_norm_w, NORM_EPS, target=case.attention.target))
+    at = case.attention
+    made = mla_decode_qkv(*_front(operands), operands.input_norm_w, NORM_EPS, target=at.target, lnc=at.lnc)
+    return Front(*made)
 
 
 def decode(case: FrontCase, operands: FrontOperands) -> tuple[torch.Tensor, torch.Tensor]:
@@ -55,6 +58,7 @@ def decode(case: FrontCase, operands: FrontOperands) -> tuple[torch.Tensor, torc
         operands.input_norm_w,
         NORM_EPS,
         target=at.target,
+        lnc=at.lnc,
         dma_transposed_chunks=at.dma_transposed_chunks,
     )
 

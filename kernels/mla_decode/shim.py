@@ -49,7 +49,7 @@ def mla_decode_attention(
         n_prior: keys per token that the tables hold.
         softmax_scale: applied to the scores.
         target: "trn2" or "trn3".
-        lnc: cores; 1.
+        lnc: cores, 1 or 2; two take half of the tokens each.
         dma_transposed_chunks: latent tiles transposed by DMA; see `plan.make`.
 
     Returns:
@@ -57,11 +57,10 @@ def mla_decode_attention(
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: lnc is 2; nothing has run.
     """
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
-    dims = arguments.require_dims(q_absorbed, q_pe, kv_cache, out_absorb_w, o_proj_w, n_prior)
+    dims = arguments.require_dims(q_absorbed, q_pe, kv_cache, out_absorb_w, o_proj_w, n_prior, lnc)
     arguments.require_tensor("kv_row_cur", kv_row_cur, (q_pe.dtype,), ("n_tokens", "kv_row_dim"), device)
     arguments.require_shape("kv_row_cur", kv_row_cur, (dims.n_tokens, dims.row_width))
     tables = {

@@ -77,7 +77,7 @@ def zeros(*shape, dtype=torch.bfloat16):
 BAD: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "target 'trn1'|trn1", {"target": "trn1"}),
     (ValueError, "lnc is 3; accepted: 1 or 2", {"lnc": 3}),
-    (NotImplementedError, "lnc 2, .* not built yet; what works: lnc = 1", {"lnc": 2}),
+    (ValueError, "n_tokens is 3; accepted on 2 cores: an even number", {"lnc": 2}),
     (TypeError, "kv_cache is a list", {"kv_cache": []}),
     (TypeError, "kv_cache is torch.float16", {"kv_cache": zeros(75, 1, 16, 160, dtype=torch.float16)}),
     (TypeError, "kv_cache is torch.float8_e4m3fn", {"kv_cache": zeros(75, 1, 16, 160, dtype=torch.float8_e4m3fn)}),

@@ -1,5 +1,6 @@
 """Sizes that follow from a configuration."""
 
+import nki.language as nl
 from kernels.mla_decode.config import P_MAX, SCALED_CODES, AttentionConfig
 
 
@@ -21,6 +22,11 @@ def latent_tiles(config: AttentionConfig) -> int:
 def packed_row_bytes(config: AttentionConfig) -> int:
     """Bytes of a row of an fp8 cache: codes, a fp32 scale for each 128, and bf16 k_pe."""
     return config.kv_lora_rank + 4 * (config.kv_lora_rank // SCALED_CODES) + 2 * config.rope
+
+
+def first_token(config: AttentionConfig) -> int:
+    """The first of this core's tokens."""
+    return nl.program_id(0) * config.n_tokens
 
 
 def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:

@@ -40,11 +40,16 @@ class HbmBytes:
 
 
 def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int) -> HbmBytes:
-    """What a plan moves where no slot is skipped: rows of all slots of the key tiles, this step's rows twice."""
+    """What a plan moves where no slot is skipped: rows of all slots of the key tiles, this step's rows twice.
+
+    Each core reads all weights.
+    """
     item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
     table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if dma_transposed_chunks else 0)
+    least = minimum(dims, front)
     return dataclasses.replace(
-        minimum(dims, front),
+        least,
+        weights=dims.cores * least.weights,
         keys=slots * (dims.cache_row_bytes + dma_transposed_chunks * P_MAX * item) + 2 * tokens * dims.row_width * item,
         tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
     )

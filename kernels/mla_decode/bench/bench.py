@@ -50,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         target = hardware.get(options.target).name
         chosen = [
-            shapes.adapted(case, target, options.dma_chunks, options.group) for case in shapes.SUITES[options.suite]
+            shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group)
+            for case in shapes.SUITES[options.suite]
         ]
         plans = [case.plan for case in chosen]
         path = _writable(options.json) if options.json else None
@@ -114,6 +115,7 @@ def _parser() -> _Parser:
     parser.add_argument("--list", action="store_true", help="list the suites and their shapes")
     parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
     parser.add_argument("--target", default="trn2", help="trn2 (default) or trn3")
+    parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
     parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
     parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")

@@ -48,7 +48,7 @@ def test_out_of_tolerance(capsys, monkeypatch):
 def test_switches_reach_the_plan(capsys):
     assert bench.main(["--no-numerics", "--dma-chunks", "1", "--group", "2", "--target", "trn3"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("small "))
-    assert row.split()[1:8] == ["3", "2", "128", "2", "3", "1", "512"]
+    assert row.split()[1:9] == ["1", "3", "2", "128", "2", "3", "1", "512"]
 
 
 def test_list(capsys):
@@ -63,6 +63,7 @@ def test_list(capsys):
         (["--suite", "wan"], "invalid choice: 'wan'"),
         (["--target", "trn1"], "trn1"),
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
+        (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
         (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),
         (["--json", "/no/such/folder/x"], "--json is /no/such/folder/x; accepted"),
     ],

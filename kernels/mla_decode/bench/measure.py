@@ -39,17 +39,17 @@ _WRITTEN = {"rows_written": ("kv_cache", "kv_row_cur"), "output": ("output",)}
 
 @dataclass(frozen=True)
 class Measurement:
-    """What a simulated launch did.
+    """What a simulated launch did, all cores together.
 
     Attributes:
         hbm: bytes between HBM and the core, by purpose; skipped slots count as read.
         instructions: instructions issued, by engine.
-        core: the simulator's report.
+        cores: the simulator's reports.
     """
 
     hbm: HbmBytes
     instructions: Counter[str]
-    core: CoreReport
+    cores: tuple[CoreReport, ...]
 
 
 def run_without_values(plan: Plan) -> Measurement:
@@ -60,9 +60,12 @@ def run_without_values(plan: Plan) -> Measurement:
     else:
         kernel, operands = fused_decode, _fused_operands(plan)
     options = nkisim.Options(target=plan.hardware.name, numerics=False)
-    (core,) = nkisim.run(kernel, *operands, options=options).cores
-    counts = {engine: calls.total() for engine, calls in count_by_engine(core.stream).items()}
-    return Measurement(_hbm_bytes(core.stream), Counter(counts), core)
+    cores = nkisim.run(kernel[plan.dims.cores], *operands, options=options).cores
+    instructions: Counter[str] = Counter()
+    for core in cores:
+        for engine, calls in count_by_engine(core.stream).items():
+            instructions[engine] += calls.total()
+    return Measurement(_hbm_bytes([record for core in cores for record in core.stream]), instructions, cores)
 
 
 def _attention_operands(plan: Plan) -> tuple[Any, ...]:

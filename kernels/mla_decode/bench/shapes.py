@@ -64,15 +64,18 @@ class Result:
     values: Values | None
 
 
-def adapted(case: Case | FrontCase, target: str, chunks: int | None, group: int | None) -> Case | FrontCase:
+def adapted(
+    case: Case | FrontCase, target: str, lnc: int | None, chunks: int | None, group: int | None
+) -> Case | FrontCase:
     """The case on a target, with the bench's switches where they are set."""
     if isinstance(case, FrontCase):
-        inner = adapted(case.attention, target, chunks, group)
+        inner = adapted(case.attention, target, lnc, chunks, group)
         assert isinstance(inner, Case)
         return dataclasses.replace(case, attention=inner)
     return dataclasses.replace(
         case,
         target=target,
+        lnc=case.lnc if lnc is None else lnc,
         dma_transposed_chunks=case.dma_transposed_chunks if chunks is None else chunks,
         group_tokens=case.group_tokens if group is None else group,
     )

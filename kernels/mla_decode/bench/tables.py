@@ -51,7 +51,7 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     yield _note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
     yield _traffic(found)
     yield _note(
-        "MiB between HBM and the core, read off the simulated instruction stream; skipped slots count as read. "
+        "MiB between HBM and all cores, read off the simulated instruction stream; skipped slots count as read. "
         "Minimum: each selected row, weight, table entry, input and result once."
     )
     yield _instructions(found)
@@ -66,12 +66,12 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
 
 
 def _plans(found: Sequence[Result]) -> Table:
-    columns = ("tokens", "heads", "keys", "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
+    columns = ("cores", "tokens", "heads", "keys", "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
     table = _table("plan", "shape", *columns)
     for result in found:
         plan = result.plan
         numbers = (
-            *(plan.dims.n_tokens, plan.dims.n_heads, plan.dims.n_prior),
+            *(plan.dims.cores, plan.dims.n_tokens, plan.dims.n_heads, plan.dims.n_prior),
             *(plan.group_tokens, plan.key_buffers, plan.dma_transposed_chunks, plan.pass_columns),
         )
         sbuf = f"{plan.sbuf.peak_bytes / KIB:.1f} of {plan.sbuf.capacity_bytes / KIB:.1f}"
