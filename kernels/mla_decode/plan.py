@@ -107,9 +107,20 @@ class Plan:
             f"{self.dma_transposed_chunks} latent tiles transposed by DMA, "
             f"o-projection in passes of {self.pass_columns} columns",
             "",
+            *self._traffic_lines(),
+            "",
             str(self.sbuf),
         ]
         return "\n".join(lines)
+
+    def _traffic_lines(self) -> list[str]:
+        """What goes through HBM, and how often more than once."""
+        lines = ["HBM, bytes of all cores, and times the least that any plan moves"]
+        for purpose in traffic.PURPOSES:
+            moved, least = getattr(self.hbm, purpose), getattr(self.minimum, purpose)
+            if moved:
+                lines.append(f"{purpose:<12}  {moved:>13,}  {moved / least:.3f}")
+        return [*lines, f"{'total':<12}  {self.hbm.total:>13,}  {self.hbm.total / self.minimum.total:.3f}"]
 
 
 def make(

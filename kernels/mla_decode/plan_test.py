@@ -157,6 +157,16 @@ def test_table_names_every_allocation():
         assert allocation.name in text
 
 
+def test_text_says_what_is_read_how_often():
+    text = str(dataclasses.replace(PRODUCTION[0], dma_transposed_chunks=4, lnc=2).plan)
+    traffic = text[text.index("HBM") : text.index("SBUF")].splitlines()
+    rows = {line.split()[0]: line.split()[1:] for line in traffic if line}
+    keys = (16 * 2048 * (576 + 4 * 128) + 2 * 16 * 576) * 2
+    assert rows["keys"] == [f"{keys:,}", f"{keys / ((16 * 2048 + 16) * 576 * 2):.3f}"]
+    assert rows["weights"] == [f"{2 * 128 * (512 + 7168) * 2:,}", "2.000"]
+    assert rows["output"] == [f"{16 * 7168 * 2:,}", "1.000"]
+
+
 def test_front_fold_of_production_by_hand():
     """Each weight of the layer once; no queries through HBM."""
     made = FRONT_PRODUCTION[0].plan

@@ -36,7 +36,10 @@ class HbmBytes:
     @property
     def total(self) -> int:
         """All of them."""
-        return sum(getattr(self, field.name) for field in dataclasses.fields(self))
+        return sum(getattr(self, purpose) for purpose in PURPOSES)
+
+
+PURPOSES = tuple(field.name for field in dataclasses.fields(HbmBytes))
 
 
 def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int) -> HbmBytes:
