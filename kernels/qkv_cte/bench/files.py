@@ -17,10 +17,12 @@ def require_writable(path: Path) -> None:
     """Refuses a path that no file can be written to.
 
     Raises:
-        ValueError: it is a folder, or its folder does not exist or is closed to this user.
+        ValueError: it is a folder, device or pipe, or its folder does not exist or is closed to this user.
     """
     if path.is_dir():
         raise ValueError(f"{path} is a folder; accepted: the name of a file")
+    if path.exists() and not path.is_file():
+        raise ValueError(f"{path} is a device or pipe, which a whole file would replace; accepted: the name of a file")
     if not path.absolute().parent.is_dir():
         raise ValueError(f"{path}: there is no folder {path.absolute().parent}")
     if not os.access(path.absolute().parent, os.W_OK):

@@ -1,5 +1,6 @@
 """Paths of the caller, and files that are whole or not there."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -46,3 +47,11 @@ def test_paths_that_cannot_be_written_are_refused(tmp_path):
         require_writable(tmp_path)
     with pytest.raises(ValueError, match=r"there is no folder .*absent"):
         require_writable(tmp_path / "absent" / "out")
+
+
+def test_what_is_no_file_is_not_replaced_by_one(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(ValueError, match="pipe is a device or pipe"):
+        require_writable(pipe)
+    assert pipe.is_fifo()
