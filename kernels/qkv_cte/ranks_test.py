@@ -1,0 +1,158 @@
+"""Heads split over ranks: one all-reduce makes every rank's norm that of the whole."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import nkisim
+from kernels.qkv_cte import cases, compare, reference
+from kernels.qkv_cte.cases import Case
+from kernels.qkv_cte.kernel import row_mx_projection
+from kernels.qkv_cte.norm_rope_cases import NormRopeCase, normal_operands
+
+OPTIONS = nkisim.Options(target="trn3")
+WHOLE = NormRopeCase(Case("whole", 258, 256, 8, "full", num_kv_heads=8, head_dim=32, lnc=2))
+
+
+def split(call, ranks, groups):
+    """The call of one of `ranks` ranks."""
+    heads = {"num_heads": call.case.num_heads // ranks, "num_kv_heads": call.case.num_kv_heads // ranks}
+    return dataclasses.replace(call, case=dataclasses.replace(call.case, **heads), groups=groups)
+
+
+def part_of(call, operands, rank, ranks):
+    """One rank's operands: its heads of Q, K and V, and of the gammas; the same tokens and caches."""
+
+    def heads(tensor, dim=-1):
+        return tensor.chunk(ranks, dim)[rank]
+
+    q, kv = call.case.num_heads * call.case.head_dim, call.case.num_kv_heads * call.case.head_dim
+
+    def fused(tensor):
+        return torch.cat([heads(part, 1) for part in tensor.split([q, kv, kv], 1)], 1)
+
+    hidden, weight, scales, bias = operands.projection.tensors
+    weight = fused(weight.view(torch.uint8)).view(weight.dtype)
+    return dataclasses.replace(
+        operands,
+        projection=cases.Operands(hidden, weight, fused(scales), fused(bias)),
+        q_gamma=None if operands.q_gamma is None else heads(operands.q_gamma),
+        k_gamma=None if operands.k_gamma is None else heads(operands.k_gamma),
+    )
+
+
+def run_ranks(calls, operands):
+    """Runs of all ranks."""
+    arguments = [given.arguments(call.plan) for call, given in zip(calls, operands, strict=True)]
+    return nkisim.run_ranks(row_mx_projection[calls[0].case.lnc], arguments, OPTIONS)
+
+
+def run_split(call, operands, ranks):
+    """Runs of `ranks` ranks in one group that share the heads of a call."""
+    mine = split(call, ranks, (tuple(range(ranks)),))
+    return run_ranks([mine] * ranks, [part_of(call, operands, rank, ranks) for rank in range(ranks)])
+
+
+def joined(call, outputs):
+    """[B, S, I] of all ranks as one: all Q heads, all K heads, all V heads."""
+    parts = [output.chunk(3, -1) for output in outputs]
+    return torch.cat([part[segment] for segment in range(3) for part in parts], -1)
+
+
+def exact(call, operands):
+    """The whole call in fp64, and the sum of the magnitudes of each output's terms, of which RoPE makes two."""
+    q, k, v = reference.row_mx_qkv_proj(*operands.projection.tensors).chunk(3, -1)
+    q, k = (reference.rms_norm(x, g, call.eps) for x, g in ((q, operands.q_gamma), (k, operands.k_gamma)))
+    terms = [q.abs(), k.abs(), v.abs()]
+    if operands.cos is not None:
+        ones = torch.ones_like(operands.cos)
+        signs = torch.cat([-ones.chunk(2, -1)[0], ones.chunk(2, -1)[1]], -1)
+        terms[:2] = [reference.rope(x, ones, signs) for x in terms[:2]]
+        q, k = (reference.rope(x, operands.cos, operands.sin) for x in (q, k))
+    return torch.cat([q, k, v], -1), torch.cat(terms, -1)
+
+
+@pytest.mark.parametrize("rope", [False, True])
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_split_heads_equal_the_whole(ranks, lnc, rope):
+    """A rank's sums are added in another order than those of one rank: an inv_rms may differ in its last bits.
+
+    That moves an output by a few 2**-24 of its terms and, where it lay between two bf16 numbers, by an ulp.
+    """
+    call = dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, lnc=lnc), rope=rope)
+    operands = normal_operands(call)
+    (whole,) = run_ranks([call], [operands])
+    runs = run_split(call, operands, ranks)
+    result = joined(call, [run.outputs for run in runs])
+    expected, terms = exact(call, operands)
+    apart = (result.double() - whole.outputs.double()).abs()
+    assert (apart <= compare.bf16_ulp(whole.outputs.double()) + 2.0**-21 * terms).all()
+    changed = float((apart > 0).double().mean())
+    print(f"TP{ranks} lnc {lnc} rope {rope}: {changed:.2e} of the outputs differ")
+    assert changed < 1e-3
+    assert torch.equal(result.chunk(3, -1)[2], whole.outputs.chunk(3, -1)[2])
+    # Two roundings of up to 2**-9 each.
+    assert (result.double() - expected).norm() < 2.0**-8 * expected.norm()
+
+
+def test_one_all_reduce_per_call_from_sbuf_to_sbuf():
+    call = dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, seqlen=1030, batch=2))
+    operands = normal_operands(call)
+    for run in run_split(call, operands, 2):
+        for core in run.cores:
+            (record,) = [record for record in core.stream if record.op == "all_reduce"]
+            (source,), (target,) = record.reads, record.writes
+            assert source.allocation.name == "sum_squares"
+            assert target.allocation.name == "inv_rms"
+            assert source.size_bytes == 128 * 4 * 2 * call.case.dims.s_tiles
+    (alone,) = run_ranks([call], [operands])
+    assert not [record for core in alone.cores for record in core.stream if record.op == "all_reduce"]
+
+
+def test_without_a_norm_nothing_is_reduced():
+    mine = dataclasses.replace(split(WHOLE, 2, ((0, 1),)), q_norm=False, k_norm=False)
+    operands = normal_operands(dataclasses.replace(WHOLE, q_norm=False, k_norm=False))
+    for run in run_ranks([mine] * 2, [part_of(WHOLE, operands, rank, 2) for rank in range(2)]):
+        assert not [record for core in run.cores for record in core.stream if record.op == "all_reduce"]
+
+
+def test_groups_are_their_own():
+    """Ranks 0 and 2 hold one batch, 1 and 3 another: each pair is as if it were alone."""
+    batches = [normal_operands(WHOLE, seed) for seed in (1, 2)]
+    mine = split(WHOLE, 2, ((0, 2), (1, 3)))
+    given = [part_of(WHOLE, batches[rank % 2], rank // 2, 2) for rank in range(4)]
+    runs = run_ranks([mine] * 4, given)
+    for which, operands in enumerate(batches):
+        alone = run_split(WHOLE, operands, 2)
+        for half in range(2):
+            assert torch.equal(runs[which + 2 * half].outputs, alone[half].outputs)
+
+
+def test_ranks_see_each_others_heads():
+    """The last rank's heads a thousand times as large: every other rank's outputs shrink, V stays."""
+    operands = normal_operands(WHOLE)
+    plain = run_split(WHOLE, operands, 4)
+    loud = part_of(WHOLE, operands, 3, 4)
+    projection = loud.projection
+    louder = cases.Operands(
+        projection.packed_hidden, projection.weight, projection.weight_scales * 1000, projection.bias * 1000
+    )
+    mine = split(WHOLE, 4, ((0, 1, 2, 3),))
+    given = [part_of(WHOLE, operands, rank, 4) for rank in range(3)]
+    runs = run_ranks([mine] * 4, [*given, dataclasses.replace(loud, projection=louder)])
+    for before, after in zip(plain[:3], runs[:3], strict=True):
+        q, k, v = (part.double().norm() for part in before.outputs.chunk(3, -1))
+        q_after, k_after, v_after = (part.double().norm() for part in after.outputs.chunk(3, -1))
+        assert q_after < q / 300
+        assert k_after < k / 300
+        assert v_after == v
+
+
+def test_rank_plans_are_exact():
+    """All-reduce included, a rank's SBUF peak is its plan's."""
+    mine = split(WHOLE, 4, ((0, 1, 2, 3),))
+    for run in run_split(WHOLE, normal_operands(WHOLE), 4):
+        for core in run.cores:
+            assert core.memory.sbuf_peak_bytes == mine.plan.sbuf.peak_bytes
