@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import nki.collectives
 import nki.isa
 import nki.language
-from fuzz.session import Session
+from fuzz.instructions import INSTRUCTIONS
+from fuzz.session import Session, SpoiledError
 
 _LEFT_OUT = ("fori_loop", "while_loop", "device_print", "NkiValidationError", "get_nc_version")
 """They call a function of the kernel's, whose errors are its own, or print."""
@@ -31,7 +33,6 @@ _TENSORS = (
     "nl.ndarray((4, 2, 4), nl.uint8)", "nl.ndarray((1, 1), nl.int32)", "nl.ndarray((128, 8), nl.float32)[3:40]",
     "nl.ndarray((4, 8), nl.tfloat32)", "nl.ndarray((4, 8), nl.bool_)",
 )  # fmt: skip
-_TENSOR_NAMES = ("dst", "src", "data", "data0", "data1", "data2", "stationary", "moving", "x", "y", "tensor", "value")
 _VIEWS = (
     "[0:2]", "[..., 0:1]", "[:, 0]", ".permute((1, 0))", ".reshape((4, -1))", ".view(nl.uint8)", ".view(nl.int32)",
     ".expand_dim(1)", ".ap([[8, 4], [1, 2]])", ".ap([[8, 4], [1, 99]])", ".select(1, nisa.register_alloc(1))",
@@ -43,6 +44,9 @@ _METHODS = (
     "slice", "select", "vector_select", "indirect", "ap", "view", "reinterpret_cast", "is_contiguous", "get_pattern",
     "__getitem__", "__setitem__",
 )  # fmt: skip
+
+
+_OPERATORS = ("nl.add", "nl.multiply", "nl.exp", "nl.maximum", "nl.bitwise_or", "nl.abs", "nl.invert", "nl.copy")
 
 
 def _functions(module: Any, prefix: str) -> list[tuple[str, Any]]:
@@ -59,36 +63,49 @@ CALLS = [*_functions(nki.isa, "nisa"), *_functions(nki.language, "nl"), *_functi
 
 
 def hostile_call(session: Session) -> None:
-    """One call of any function, or of a tensor's method."""
-    if session.chance(5):
-        method = session.sample(_METHODS)
-        function: Callable[..., Any] = getattr(nki.language.NkiTensor, method)
-        session.hostile(f"({_tensor(session)}).{method}({_arguments(session, function, skip=1)})")
-        return
-    name, function = session.sample(CALLS)
-    session.hostile(f"{name}({_arguments(session, function, skip=0)})")
+    """One call of any function, or of a tensor's method, or an instruction with an argument exchanged."""
+    match session.integer(0, 4):
+        case 0:
+            method = session.sample(_METHODS)
+            function: Callable[..., Any] = getattr(nki.language.NkiTensor, method)
+            session.hostile(f"({_tensor(session)}).{method}({_arguments(session, function, skip=1)})")
+        case 1 | 2:
+            session.spoil = _spoiled
+            with contextlib.suppress(SpoiledError):
+                session.sample(INSTRUCTIONS)(session)
+            session.spoil = None
+        case _:
+            name, function = session.sample(CALLS)
+            session.hostile(f"{name}({_arguments(session, function, skip=0)})")
+
+
+def _spoiled(session: Session, given: dict[str, str]) -> dict[str, str]:
+    """The arguments of a correct call, one or two of them exchanged."""
+    for name in {session.sample(sorted(given)) for _ in range(session.integer(1, 2))}:
+        given[name] = _argument(session, name, tensor=session.chance(2))
+    return given
 
 
 def _arguments(session: Session, function: Callable[..., Any], skip: int) -> str:
     given = []
+    same = _tensor(session) if session.chance(2) else None
     for parameter in list(inspect.signature(function).parameters.values())[skip:]:
         if parameter.kind is inspect.Parameter.VAR_KEYWORD:
             continue
         if parameter.default is not inspect.Parameter.empty and not session.chance(4):
             continue
-        value = _argument(session, parameter.name)
+        tensor = "NkiTensor" in str(parameter.annotation) or parameter.name in ("x", "y", "value")
+        value = same if same and tensor else _argument(session, parameter.name, tensor=tensor)
         positional = parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.POSITIONAL_ONLY)
         given.append(value if positional else f"{parameter.name}={value}")
     return ", ".join(given)
 
 
-def _argument(session: Session, name: str) -> str:
-    if name in _TENSOR_NAMES and not session.chance(5):
+def _argument(session: Session, name: str, *, tensor: bool) -> str:
+    if tensor and not session.chance(5):
         return _tensor(session)
-    if name.startswith("op") and name[2:] in ("", "0", "1") and not session.chance(4):
-        return str(
-            session.sample(("nl.add", "nl.multiply", "nl.exp", "nl.maximum", "nl.bitwise_or", "nl.abs", "nl.invert"))
-        )
+    if "op" in name and not session.chance(4):
+        return str(session.sample(_OPERATORS))
     if session.chance(3):
         return _tensor(session)
     return str(session.sample(_ODD))

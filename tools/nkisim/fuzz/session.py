@@ -35,6 +35,10 @@ class MismatchError(AssertionError):
     """The simulator and the oracle disagree, or the simulator raised something that is no error of its own."""
 
 
+class SpoiledError(Exception):
+    """An instruction was run with other arguments than it was drawn with."""
+
+
 def arguments(target: str, seed: int) -> dict[str, np.ndarray]:
     """The kernel's arguments: flat arrays, one per type, mostly of moderate numbers, with zeros and extremes."""
     random = np.random.default_rng(seed)
@@ -70,6 +74,8 @@ class Session:
         environment: what the statements see.
         calls: instructions that were run.
         refusals: of those, how many had to be refused.
+        lenient: whether hostile calls may have changed what the oracle knows.
+        spoil: changes the arguments of the next instruction, after which nothing is known; None: does not.
     """
 
     def __init__(self, draw: Draw, target: str, seed: int) -> None:
@@ -81,6 +87,8 @@ class Session:
         self.tensors: dict[str, Tensor] = {}
         self.environment: dict[str, Any] = dict(_MODULES)
         self.calls = self.refusals = 0
+        self.lenient = False
+        self.spoil: Callable[[Session, dict[str, str]], dict[str, str]] | None = None
         for name, values in self.given.items():
             raw = values.view(np.uint8).copy()
             dtype = _BY_NAME[str(values.dtype)]
@@ -114,6 +122,7 @@ class Session:
 
         def kernel(**given: Any) -> None:
             self.environment.update(given)
+            self.lenient = True
             body(self)
 
         with warnings.catch_warnings(), contextlib.suppress(NkiValidationError):
@@ -161,8 +170,19 @@ class Session:
             effect: what it has to do; asked before it runs.
             parameters: operands, or Python source.
         """
-        given = ", ".join(f"{k}={v.source if isinstance(v, Operand) else v}" for k, v in parameters.items())
-        statement = f"nisa.{function}({given})"
+        given = {k: v.source if isinstance(v, Operand) else v for k, v in parameters.items()}
+        spoil = (
+            self.spoil if self.spoil and (function != "dma_copy" or self.chance(8)) else None
+        )  # which most often only prepares
+        if spoil is not None:
+            given = spoil(self, given)
+        statement = f"nisa.{function}({', '.join(f'{k}={v}' for k, v in given.items())})"
+        if spoil is not None:
+            self.hostile(statement)
+            raise SpoiledError
+        if self.lenient:
+            self._tried(statement, effect)
+            return
         expected = effect()
         self.calls += 1
         if isinstance(expected, Fault):
@@ -177,6 +197,16 @@ class Session:
             if fault is not None:
                 raise MismatchError(f"{statement}\n{fault}\n{self.source()}")
         self._check_memory()
+
+    def _tried(self, statement: str, effect: Callable[[], Effect]) -> None:
+        """Runs an instruction after hostile ones, which may have left anything; takes over what it does."""
+        try:
+            expected = effect()
+        except (IndexError, OverflowError, ValueError) as error:  # the oracle reads what they left
+            raise SpoiledError from error
+        self.hostile(statement)
+        for result in expected if not isinstance(expected, Fault) else []:
+            accept(result, self._stored(result.operand.tensor))
 
     def _refused(self, statement: str, fault: Fault) -> None:
         try:
@@ -282,7 +312,8 @@ class Session:
         fitting = [t for t in self.tensors.values() if t.buffer in buffers and t.dtype in dtypes and t.written.any()]
         if fitting and not self.chance(4):
             found = self.views_of(self.sample(fitting), 3)
-            if readable(found) and found.dtype in dtypes:
+            small = found.model.array.size <= _ARGUMENT_ELEMENTS
+            if small and readable(found) and found.dtype in dtypes:
                 return found
         partitions = self.sample(_PARTITIONS)
         return self.loaded(partitions, self.integer(1, min(24, _ARGUMENT_ELEMENTS // partitions)), self.sample(dtypes))

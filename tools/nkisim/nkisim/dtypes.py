@@ -56,6 +56,9 @@ class DType(str):
     def __repr__(self) -> str:
         return str.__str__(self)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return as_dtype, (str(self),)
+
     @property
     def is_float(self) -> bool:
         """Whether arithmetic on it is floating point."""
@@ -109,7 +112,7 @@ def as_dtype(value: Any) -> DType:
     except (KeyError, TypeError):
         pass
     found = _BY_NAME.get(str(value).removeprefix("torch.")) if isinstance(value, str) or _is_torch(value) else None
-    if found is None:
+    if found is None and not isinstance(value, str):
         try:
             found = _BY_STORAGE.get(np.dtype(value))
         except (TypeError, ValueError):

@@ -162,10 +162,10 @@ class Core:
 
     def _shared(self, allocation: Allocation) -> Storage:
         shared, position = self.launch.shared, self._shared_created
-        self._shared_created += 1
         if position == len(shared):
             shared.append(Storage.fresh(allocation, numerics=self.numerics))
             self.launch.watch(shared[-1])
+        self._shared_created += 1
         first = shared[position].allocation
         if (first.shape, first.dtype) != (allocation.shape, allocation.dtype):
             raise DivergenceError(

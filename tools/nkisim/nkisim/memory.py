@@ -38,7 +38,7 @@ def create(
     shape: Any,
     dtype: Any,
     buffer: MemoryRegion | str,
-    name: str = "",
+    name: str | None = "",
     address: tuple[int, int] | None = None,
 ) -> NkiTensor:
     """A new tensor, unwritten.
@@ -55,6 +55,10 @@ def create(
     sizes = _sizes(call, shape)
     kind = as_dtype(dtype)
     rules.supported_dtype(call, "dtype", kind, core.hardware)
+    if name is None:
+        name = ""
+    if not isinstance(name, str):
+        raise ArgumentError(f"{call}: name {name!r}; accepted: a string or None")
     try:
         region = MemoryRegion(buffer)
     except ValueError:
@@ -70,6 +74,11 @@ def create(
             raise ArgumentError(
                 f"{call}: address {address} for a tensor in {region.value}; accepted: SBUF and PSUM only"
             )
+        if row_bytes > core.hardware.hbm_bytes_per_chip:
+            raise CapacityError(
+                f"{call}: tensor {name or 'without a name'} {list(sizes)} takes {row_bytes} bytes; accepted: "
+                f"the chip's HBM has {core.hardware.hbm_bytes_per_chip}"
+            )
     storage = core.create(sizes, kind, region, name, address, partitions, row_bytes)
     return NkiTensor(sizes, kind, storage, region)
 
@@ -82,6 +91,14 @@ def _sizes(call: str, shape: Any) -> tuple[int, ...]:
     if not sizes or any(s < 1 for s in sizes):
         raise ShapeError(f"{call}: shape {sizes}; accepted: positive sizes")
     return sizes
+
+
+def _address(call: str, address: Any) -> tuple[int, int]:
+    try:
+        partition, byte = (operator.index(a) for a in address)
+    except (TypeError, ValueError):
+        raise ArgumentError(f"{call}: address {address!r}; accepted: (first partition, first byte)") from None
+    return int(partition), int(byte)
 
 
 def _check_on_chip(
@@ -103,7 +120,7 @@ def _check_on_chip(
     limit = hardware.sbuf_usable_bytes_per_partition if region is SBUF else hardware.psum_bytes_per_partition
     first_byte = 0
     if address is not None:
-        first_partition, first_byte = (int(a) for a in address)
+        first_partition, first_byte = _address(call, address)
         if first_partition not in hardware.start_partitions or first_partition + sizes[0] > hardware.partitions:
             raise PartitionError(
                 f"{call}: address {address}: {sizes[0]} partitions from {first_partition}; accepted starts: "

@@ -127,6 +127,8 @@ def tensor_scalar(
     """
     call = "nisa.tensor_scalar"
     core = machine.core(call)
+    if reverse0 is not False or reverse1 is not False:
+        rules.flags(call, reverse0=reverse0, reverse1=reverse1)
     first = operands.operator(call, "op0", op0, _ALL_KINDS)
     second = operands.operator(call, "op1", op1, _ALL_KINDS) if op1 is not None else None
     names = (first.name, second.name if second is not None else None)
@@ -217,7 +219,7 @@ def check_constant(call: str, operand: str, op: Operator | None, value: Any, dat
         if value is not None:
             raise ArgumentError(f"{call}: {operand} is {value!r} without an operator; accepted: None")
     elif op.is_unary:
-        if isinstance(value, NkiTensor) or (value is not None and value != 0):
+        if value is not None and not (isinstance(value, (int, float, np.generic)) and value == 0):
             raise ArgumentError(f"{call}: {operand} is {value!r} with nl.{op.name}; accepted: None or 0")
     elif op.is_bitvec and not isinstance(value, NkiTensor):
         bits = 8 * data.dtype.itemsize
@@ -271,6 +273,8 @@ def scalar_tensor_tensor(
     core = machine.core(call)
     if dtype is not None:
         warn(f"{call}: dtype, which does nothing,", "dst of that type")
+    if reverse0 is not False or reverse1 is not False:
+        rules.flags(call, reverse0=reverse0, reverse1=reverse1)
     first = operands.operator(call, "op0", op0, _ARITHMETIC)
     second = operands.operator(call, "op1", op1, _ARITHMETIC)
     try:

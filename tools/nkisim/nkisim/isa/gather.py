@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from nkisim import dtypes, machine, memory
+from nkisim import dtypes, machine, memory, views
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, OutOfBoundsError, ShapeError
 from nkisim.instruction import NkiInstruction
@@ -108,7 +108,8 @@ def local_gather(
     core = machine.core(call)
     rules.require_tensors(call, dst=dst, src_buffer=src_buffer, index=index)
     held = CORE_PARTITIONS * prod(index.shape[1:])
-    count = held if num_valid_indices is None else num_valid_indices
+    count = held if num_valid_indices is None else views.integer(num_valid_indices, f"{call}: num_valid_indices")
+    num_elem_per_idx = views.integer(num_elem_per_idx, f"{call}: num_elem_per_idx")
     key = (call, dst.signature, src_buffer.signature, index.signature, num_elem_per_idx, count)
     if key not in core.checked:
         _in_sbuf(core, call, dst=dst, src_buffer=src_buffer, index=index)
@@ -232,6 +233,7 @@ def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: s
     call = "nisa.topk"
     core = machine.core(call)
     rules.require_tensors(call, val_dst=val_dst, idx_dst=idx_dst, src=src)
+    n = views.integer(n, f"{call}: n")
     key = (call, val_dst.signature, idx_dst.signature, src.signature, n)
     if key not in core.checked:
         _in_sbuf(core, call, val_dst=val_dst, idx_dst=idx_dst, src=src)

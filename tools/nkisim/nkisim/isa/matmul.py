@@ -71,11 +71,14 @@ def nc_matmul(
             core.hardware.supports_mx or products.first_byte_in_bank(dst, core.hardware),
         )  # fmt: skip
         passed = key in core.checked
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, ValueError):
         rules.require_tensors(call, dst=dst, stationary=stationary, moving=moving)
         key, passed = (), False
     mode = PerfMode.none if perf_mode is PerfMode.none else _mode(call, perf_mode)
+    if is_stationary_onezero is not False or is_moving_onezero is not False:
+        rules.flags(call, is_stationary_onezero=is_stationary_onezero, is_moving_onezero=is_moving_onezero)
     if not passed:
+        rules.flags(call, is_transpose=is_transpose)
         check = _check_transpose if is_transpose else _check_product
         check(call, core, dst, stationary, moving, mode, tile_position, tile_size)
         products.check_accumulate(call, accumulate)
@@ -159,7 +162,7 @@ def _check_double_row(call: str, stationary: NkiTensor, moving: NkiTensor, size:
             raise ShapeError(
                 f"{call}: {operand} {list(tensor.shape)} with double_row; accepted: (partitions, 2, columns)"
             )
-    if size and tuple(size)[1] != 128:
+    if isinstance(size, (tuple, list)) and len(size) > 1 and size[1] != 128:
         raise ArgumentError(f"{call}: tile_size {size} with double_row; accepted: 128 columns, no column tiling")
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from nkisim import dtypes, machine, memory
 from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, PartitionError, ShapeError
+from nkisim.indirect import COLUMNS
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import products, rules
 from nkisim.numerics import bf16_product, decode, product
@@ -120,7 +121,8 @@ def _check(
 
 def _check_pair(call: str, operand: str, data: NkiTensor, scale: NkiTensor) -> None:
     """Data and scales are one logical tensor: one index chooses the columns of both, or none does."""
-    indices = [t.indirection.by.region if t.indirection is not None else None for t in (data, scale)]
+    found = [t.indirection for t in (data, scale)]
+    indices = [f.by.region if f is not None and f.kind == COLUMNS else None for f in found]
     if indices[0] != indices[1]:
         raise ArgumentError(
             f"{call}: {operand} and {operand}_scale do not use the same index; accepted: indirect(index) on both, or "

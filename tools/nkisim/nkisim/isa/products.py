@@ -2,7 +2,9 @@
 
 PSUM adds a product to what it holds, element by element. A group of products is started by one that overwrites; the
 ones after it accumulate. The documentation defines no end of a group, so that reading between two of them is allowed,
-and so are several groups in one bank, as long as their elements differ.
+and so are several groups in one bank, as long as their elements differ. On trn2 a group may not start from what another
+engine wrote. Of accumulate=None there it says both that the first product overwrites and that whatever was written is
+added to; where that is zero, as public kernels make it, both come to the same, and elsewhere this refuses.
 """
 
 from __future__ import annotations
@@ -116,7 +118,7 @@ def check_indirect(
 
 def check_accumulate(call: str, accumulate: Any) -> None:
     """A flag known when the kernel is traced, or None."""
-    if accumulate not in (None, True, False):
+    if accumulate is not None and not (isinstance(accumulate, int) and accumulate in (0, 1)):
         raise ArgumentError(f"{call}: accumulate {accumulate!r}; accepted: True, False or None")
 
 
@@ -130,6 +132,9 @@ def check_tiling(
         columns: of `stationary`.
         column_tiles: whether tiles of fewer than 128 columns are possible.
     """
+    for parameter, given in (("tile_position", position), ("tile_size", size)):
+        if given is not None and not isinstance(given, (tuple, list)):
+            raise ArgumentError(f"{call}: {parameter} {given!r}; accepted: a pair of integers")
     if not position and not size:
         return
     if not position or not size:
@@ -211,6 +216,8 @@ def _accumulates(call: str, core: machine.Core, dst: NkiTensor, accumulate: bool
             f"accepted: accumulate=False first"
         )
     if written and not core.hardware.supports_mx and storage.is_foreign(dst.region):
+        if accumulate is None and not memory.read(call, "dst", dst).any():
+            return False
         raise AccumulationError(
             f"{call}: accumulate={accumulate} onto {dst.name} {list(dst.shape)}, which an engine other than the Tensor "
             f"Engine wrote; accepted on {core.hardware.name}: what a product with accumulate=False started"

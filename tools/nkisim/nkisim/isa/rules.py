@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from common.hardware import Hardware
 from nkisim import views
 from nkisim.dtypes import DType
@@ -142,14 +144,21 @@ def numeric(call: str, operand: str, tensor: NkiTensor, hardware: Hardware, acce
         raise DtypeError(f"{call}: {operand} {tensor.name} is {tensor.dtype}; accepted: any type but packed ones")
 
 
-def choose_engine(call: str, asked: engine, accepted: tuple[engine, ...]) -> engine:
+def choose_engine(call: str, asked: Any, accepted: tuple[engine, ...]) -> engine:
     """The engine asked for, or the first accepted one where the choice is left to the compiler."""
     if asked is engine.unknown:
         return accepted[0]
-    if asked not in accepted:
+    if type(asked) is not engine or asked not in accepted:
         names = ", ".join(e.name for e in accepted)
         raise EngineError(f"{call}: engine {getattr(asked, 'name', asked)!r}; accepted: {names} or unknown")
     return asked
+
+
+def flags(call: str, **given: Any) -> None:
+    """Parameters that are True or False (or 1 or 0) when the kernel is traced."""
+    for name, value in given.items():
+        if not isinstance(value, (int, np.bool_)):
+            raise ArgumentError(f"{call}: {name} {value!r}; accepted: True or False")
 
 
 def gpsimd_reach(call: str, chosen: engine, **operands: Any) -> None:

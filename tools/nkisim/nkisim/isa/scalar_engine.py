@@ -234,9 +234,10 @@ def activate2(
     rules.require_tensors(call, dst=dst, data=data)
     function = _function(call, op)
     stages = (_stage(call, "op0", op0), _stage(call, "op1", op1))
+    accumulation.require_command(call, reduce_cmd)
+    rules.flags(call, reverse0=reverse0, reverse1=reverse1)
     reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS_OF_ACTIVATE2)
     scalars = operands.signatures(imm0, imm1, relu_param, reduce_res)
-    accumulation.require_command(call, reduce_cmd)
     key = (call, function, dst.signature, data.signature, *scalars, stages, bool(reverse0), bool(reverse1), reduce_cmd)
     if key not in core.checked:
         _check_tiles(call, core, dst, data)

@@ -54,6 +54,8 @@ def shared_identity_matrix(n: int, dtype: Any = dtypes.uint8, dst: NkiTensor | N
     n = views.integer(n, f"{call}: n")
     if not 1 <= n <= core.hardware.partitions:
         raise ShapeError(f"{call}: n {n!r}; accepted: 1 to {core.hardware.partitions}")
+    if dst is not None:
+        rules.require_tensors(call, dst=dst)
     kind = as_dtype(dtype) if dst is None else dst.dtype
     if dst is not None and dst.shape != (n, n):
         raise ShapeError(f"{call}: dst {list(dst.shape)}; accepted: ({n}, {n})")

@@ -56,5 +56,5 @@ def program_ndim() -> int:
 
 
 def _check_axis(call: str, axis: Any) -> None:
-    if axis not in (0, None):
+    if axis is not None and not (isinstance(axis, int) and axis == 0):
         raise ArgumentError(f"{call}: axis {axis!r}; accepted: 0, the launch grid has one axis")

@@ -44,14 +44,18 @@ def zeros_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | None = No
     """Zeros of the shape and type of `x`, in SBUF unless `buffer` says otherwise."""
     call = "nl.zeros_like"
     rules.require_tensors(call, x=x)
-    return _filled(call, x.shape, 0, dtype or x.dtype, buffer or MemoryRegion.sbuf, name)
+    return _filled(
+        call, x.shape, 0, x.dtype if dtype is None else dtype, MemoryRegion.sbuf if buffer is None else buffer, name
+    )
 
 
 def empty_like(x: NkiTensor, dtype: Any = None, buffer: MemoryRegion | None = None, name: str = "") -> NkiTensor:
     """An unwritten tensor of the shape and type of `x`, in its memory unless `buffer` says otherwise."""
     call = "nl.empty_like"
     rules.require_tensors(call, x=x)
-    return memory.create(call, x.shape, dtype or x.dtype, buffer or x.buffer, name)
+    return memory.create(
+        call, x.shape, x.dtype if dtype is None else dtype, x.buffer if buffer is None else buffer, name
+    )
 
 
 def _filled(call: str, shape: Any, value: Any, dtype: Any, buffer: MemoryRegion, name: str) -> NkiTensor:

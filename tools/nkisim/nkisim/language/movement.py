@@ -37,7 +37,7 @@ def load_transpose2d(src: NkiTensor, dtype: Any = None) -> NkiTensor:
 def _loaded(call: str, src: NkiTensor, dtype: Any) -> NkiTensor:
     rules.require_tensors(call, src=src)
     rules.buffer(call, "src", src, rules.HBM)
-    tile = memory.create(call, src.shape, dtype or src.dtype, MemoryRegion.sbuf)
+    tile = memory.create(call, src.shape, src.dtype if dtype is None else dtype, MemoryRegion.sbuf)
     transfer.dma_copy(tile, src)
     return tile
 

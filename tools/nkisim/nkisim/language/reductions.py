@@ -10,6 +10,8 @@ import operator
 from math import prod as product
 from typing import Any
 
+import numpy as np
+
 from nkisim.dtypes import float32
 from nkisim.errors import ArgumentError
 from nkisim.isa import elementwise, reduction
@@ -94,6 +96,8 @@ def rms_norm(
     w = compose.tile("nl.rms_norm", "w", w)
     if not isinstance(n, int) or n < 1:
         raise ArgumentError(f"nl.rms_norm: n {n!r}; accepted: an integer from 1 on")
+    if not isinstance(epsilon, (int, float, np.generic)):
+        raise ArgumentError(f"nl.rms_norm: epsilon {epsilon!r}; accepted: a number")
     between = compose.result_dtype(compute_dtype or float32, x)
     squares = activations.square(x, between)
     total = sum(squares, axes, between, keepdims=True)
@@ -108,7 +112,8 @@ def _axes(call: str, x: Any, axis: Any) -> tuple[NkiTensor, tuple[int, ...]]:
     given = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     rank = len(x.shape)
     try:
-        axes = tuple(sorted(operator.index(a) % rank if -rank <= a < rank else a for a in given))
+        wanted = [operator.index(a) for a in given]
+        axes = tuple(sorted(a % rank if -rank <= a < rank else a for a in wanted))
     except TypeError:
         raise ArgumentError(f"{call}: axis {axis!r}; accepted: an integer or several") from None
     if not axes or 0 in axes or axes != tuple(range(rank - len(axes), rank)):
