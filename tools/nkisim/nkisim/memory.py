@@ -57,7 +57,7 @@ def create(
     rules.supported_dtype(call, "dtype", kind, core.hardware)
     if name is None:
         name = ""
-    if not isinstance(name, str):
+    if name is not None and not isinstance(name, str):
         raise ArgumentError(f"{call}: name {name!r}; accepted: a string or None")
     try:
         region = MemoryRegion(buffer)
