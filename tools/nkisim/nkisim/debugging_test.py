@@ -39,6 +39,16 @@ def test_tensors_print_name_shape_type_place_and_values() -> None:
     assert printed[1] == "<x: float32[3] in shared_hbm, offset chosen by <register: 1>>"
 
 
+def test_no_name_is_a_name_made_up() -> None:
+    def kernel(x, name):
+        nisa.memset(nl.ndarray((2, 3), nl.float32, name=name), 1.0)
+
+    for name in (None, "", "acc"):
+        run(kernel, np.ones((1, 2), np.float32), name)
+    with pytest.raises(ArgumentError, match=r"nl\.ndarray: name 3; accepted: a string or None"):
+        run(kernel, np.ones((1, 2), np.float32), 3)
+
+
 def test_device_print(capsys: pytest.CaptureFixture[str]) -> None:
     def kernel(x):
         tile = nl.ndarray((1, 2), nl.float32, buffer=nl.sbuf, name="tile")

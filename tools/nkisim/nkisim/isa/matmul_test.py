@@ -214,6 +214,23 @@ class TestAccumulation:
         with pytest.raises(AccumulationError, match=r"an engine other than the Tensor Engine wrote.*on trn2"):
             _simulate(kernel, a, b, target="trn2")
 
+    @pytest.mark.parametrize("target", ["trn2", "trn3"])
+    def test_zeros_by_another_engine_start_a_group(self, target):
+        a, b = _random((32, 16)), _random((32, 64), seed=1)
+
+        def kernel(a, b, accumulate):
+            left, right = _load(a), _load(b)
+            psum = nl.ndarray((16, 64), dtype=nl.float32, buffer=nl.psum)
+            nisa.memset(psum, 0.0)
+            nisa.nc_matmul(psum, left, right, accumulate=accumulate)
+            nisa.nc_matmul(psum, left, right)
+            return _out(psum)
+
+        np.testing.assert_allclose(_simulate(kernel, a, b, None, target=target), 2 * _exact(a, b), rtol=1e-4, atol=1e-5)
+        if target == "trn2":
+            with pytest.raises(AccumulationError, match=r"accumulate=True.*other than the Tensor Engine wrote"):
+                _simulate(kernel, a, b, True, target=target)
+
     def test_an_overwriting_product_starts_a_group_again_on_trn2(self):
         a, b = _random((32, 16)), _random((32, 64), seed=1)
 
