@@ -24,7 +24,7 @@ class Case:
         name: unique.
         n_tokens ... hidden: see `Dims`; small widths unless a case is about them.
         dtype: of the cache, the weights and the queries.
-        context: positions of every sequence; each token's own position is the last of them.
+        context: positions of every sequence; own positions are the last one and others in the second half.
         block_size: rows of a cache page.
         dma_transposed_chunks: of the plan.
         group_tokens: forced on the plan; None leaves it the choice.
@@ -218,20 +218,20 @@ def normal_operands(case: Case, seed: int = 0) -> Operands:
     def normal(*shape: int, fan_in: int = 1) -> torch.Tensor:
         return (torch.randn(*shape, generator=generator) / fan_in**0.5).to(case.dtype)
 
-    own = case.context - 1
+    own = [case.context - 1 - 13 * token % ceil_div(case.context, 2) for token in range(case.n_tokens)]
     pages = ceil_div(case.context, case.block_size)
     row = case.rope + case.kv_lora_rank
     chosen = torch.full((case.n_tokens, case.n_prior), -1, dtype=torch.int32)
-    count = min(own, case.n_prior)
     for token in range(case.n_tokens):
-        chosen[token, :count] = torch.randperm(own, generator=generator)[:count].to(torch.int32)
+        count = min(own[token], case.n_prior)
+        chosen[token, :count] = torch.randperm(own[token], generator=generator)[:count].to(torch.int32)
     operands = Operands(
         q_absorbed=normal(case.n_tokens, case.n_heads, case.kv_lora_rank),
         q_pe=normal(case.n_tokens, case.n_heads, case.rope),
         kv_cache=normal(case.n_tokens * pages, 1, case.block_size, row),
         kv_row_cur=normal(case.n_tokens, row),
         selected=chosen,
-        positions=torch.full((case.n_tokens,), own, dtype=torch.int32),
+        positions=torch.tensor(own, dtype=torch.int32),
         block_table=torch.randperm(case.n_tokens * pages, generator=generator).reshape(case.n_tokens, pages).int(),
         out_absorb_w=normal(case.n_heads, case.v_head_dim, case.kv_lora_rank, fan_in=case.kv_lora_rank),
         o_proj_w=normal(case.n_heads * case.v_head_dim, case.hidden, fan_in=case.n_heads * case.v_head_dim),
