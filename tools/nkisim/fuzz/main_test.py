@@ -15,7 +15,7 @@ from nkisim.numerics import cast
 from nkisim.storage import Storage
 from nkisim.views import View
 
-CASES = {"differential": 250, "hostile": 350}
+CASES = {"differential": 500, "hostile": 700}
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))
