@@ -121,6 +121,9 @@ def production(name: str, n_tokens: int = 16, n_heads: int = 1, n_prior: int = 2
 PRODUCTION = (production("production"),)
 """The shape that the seed's own arithmetic gives."""
 
+FP8 = (dataclasses.replace(PRODUCTION[0], name="production_fp8", fp8_cache=True, target="trn3"),)
+"""The same over a cache of 656-byte rows."""
+
 TP = (production("tp16_heads_8", n_heads=8), production("tp8_heads_16", n_heads=16))
 """128 heads over 16 and 8 ranks."""
 
@@ -130,7 +133,7 @@ BATCH = tuple(
 )
 """One to 128 sequences."""
 
-SUITES = {"corners": CORNERS, "production": PRODUCTION, "tp": TP, "batch": BATCH}
+SUITES = {"corners": CORNERS, "production": PRODUCTION, "fp8": FP8, "tp": TP, "batch": BATCH}
 
 
 def suite(name: str) -> tuple[Case, ...]:

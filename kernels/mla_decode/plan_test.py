@@ -12,7 +12,7 @@ from common.hardware import TRN2, TRN3
 from common.tiling import ceil_div, round_up
 from kernels.mla_decode import plan
 from kernels.mla_decode.bench.measure import run_without_values
-from kernels.mla_decode.cases import BATCH, CORNERS, PRODUCTION, TP, Case
+from kernels.mla_decode.cases import BATCH, CORNERS, FP8, PRODUCTION, TP, Case
 from kernels.mla_decode.dims import Dims, FrontDims
 from kernels.mla_decode.front_cases import FRONT_CORNERS, FRONT_PRODUCTION, FrontCase
 
@@ -51,7 +51,7 @@ def assert_exact(made):
 
 
 @pytest.mark.parametrize(
-    "case", [*CORNERS, *PRODUCTION, *TP, *BATCH, *FRONT_CORNERS, *FRONT_PRODUCTION], ids=lambda case: case.name
+    "case", [*CORNERS, *PRODUCTION, *FP8, *TP, *BATCH, *FRONT_CORNERS, *FRONT_PRODUCTION], ids=lambda case: case.name
 )
 def test_plan_is_what_a_run_allocates_and_moves(case):
     assert_exact(case.plan)

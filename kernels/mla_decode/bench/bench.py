@@ -48,7 +48,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         tables.show(tables.suites(shapes.SUITES))
         return OK
     try:
-        target = hardware.get(options.target).name
+        target = hardware.get(options.target).name if options.target else None
         chosen = [
             shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group)
             for case in shapes.SUITES[options.suite]
@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         results.append(shapes.bench(case, planned, values=options.numerics))
     tables.show(tables.results(results))
     if path:
-        path.write_text(json.dumps(_document(target, results), indent=2) + "\n")
+        path.write_text(json.dumps(_document(results), indent=2) + "\n")
     return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
 
 
@@ -79,15 +79,15 @@ def _writable(text: str) -> Path:
     return path
 
 
-def _document(target: str, results: Sequence[Result]) -> dict[str, Any]:
+def _document(results: Sequence[Result]) -> dict[str, Any]:
     """Sizes in bytes; null where no values were computed."""
     return {
         "kernel": "mla_decode",
-        "target": target,
         "simulated": True,
         "shapes": [
             {
                 "name": result.name,
+                "target": result.plan.hardware.name,
                 "sizes": dataclasses.asdict(result.plan.dims),
                 "group_tokens": result.plan.group_tokens,
                 "dma_transposed_chunks": result.plan.dma_transposed_chunks,
@@ -114,7 +114,7 @@ def _parser() -> _Parser:
     parser = _Parser(prog="bench", description=__doc__, epilog=_EXAMPLES, formatter_class=formatter, allow_abbrev=False)
     parser.add_argument("--list", action="store_true", help="list the suites and their shapes")
     parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
-    parser.add_argument("--target", default="trn2", help="trn2 (default) or trn3")
+    parser.add_argument("--target", help="trn2 or trn3 (default: the suite's)")
     parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
     parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
     parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")

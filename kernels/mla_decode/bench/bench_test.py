@@ -25,6 +25,7 @@ def test_success(capsys, tmp_path, monkeypatch):
     assert err == "[1/2] small\n[2/2] small_layer\n"
     assert [line.endswith("ok") for line in out.splitlines() if line.startswith("small")][-2:] == [True, True]
     first, layer = json.loads((tmp_path / "out.json").read_text())["shapes"]
+    assert first["target"] == "trn2"
     assert first["values"]["accepted"]
     assert layer["values"]["relative_rms"] > 0
     row = 192 * 2
@@ -51,6 +52,15 @@ def test_switches_reach_the_plan(capsys):
     assert row.split()[1:9] == ["1", "3", "2", "128", "2", "3", "1", "512"]
 
 
+def test_a_suite_brings_its_target(capsys, tmp_path, monkeypatch):
+    fp8 = Case("small_fp8", 2, 1, 128, fp8_cache=True, target="trn3")
+    monkeypatch.setitem(shapes.SUITES, "fp8", (fp8,))
+    assert bench.main(["--suite", "fp8", "--json", str(tmp_path / "out.json")]) == 0
+    (found,) = json.loads((tmp_path / "out.json").read_text())["shapes"]
+    assert found["target"] == "trn3"
+    assert found["hbm_bytes"]["keys"] == 2 * 128 * (128 + 4 + 128) + 2 * 2 * 192 * 2
+
+
 def test_list(capsys):
     assert bench.main(["--list"]) == 0
     out = capsys.readouterr().out
@@ -62,6 +72,7 @@ def test_list(capsys):
     [
         (["--suite", "wan"], "invalid choice: 'wan'"),
         (["--target", "trn1"], "trn1"),
+        (["--suite", "fp8", "--target", "trn2"], "target is 'trn2'; accepted with an fp8 cache: 'trn3'"),
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
         (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
         (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),

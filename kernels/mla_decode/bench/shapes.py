@@ -16,6 +16,7 @@ from kernels.mla_decode.plan import Plan
 
 SUITES: dict[str, tuple[Case | FrontCase, ...]] = {
     "production": cases.PRODUCTION,
+    "fp8": cases.FP8,
     "tp": cases.TP,
     "batch": cases.BATCH,
     "layer": front_cases.FRONT_PRODUCTION,
@@ -65,16 +66,16 @@ class Result:
 
 
 def adapted(
-    case: Case | FrontCase, target: str, lnc: int | None, chunks: int | None, group: int | None
+    case: Case | FrontCase, target: str | None, lnc: int | None, chunks: int | None, group: int | None
 ) -> Case | FrontCase:
-    """The case on a target, with the bench's switches where they are set."""
+    """The case with the bench's switches where they are set."""
     if isinstance(case, FrontCase):
         inner = adapted(case.attention, target, lnc, chunks, group)
         assert isinstance(inner, Case)
         return dataclasses.replace(case, attention=inner)
     return dataclasses.replace(
         case,
-        target=target,
+        target=target or case.target,
         lnc=case.lnc if lnc is None else lnc,
         dma_transposed_chunks=case.dma_transposed_chunks if chunks is None else chunks,
         group_tokens=case.group_tokens if group is None else group,
@@ -99,7 +100,7 @@ def _values(case: Case) -> Values:
     step = (operands.q_absorbed, operands.q_pe, rows, operands.out_absorb_w, operands.o_proj_w, case.softmax_scale)
     torch_seconds, _ = measure.seconds(lambda: reference.attention(*step, torch.float32), REPEATS)
     exact = reference.attention(*step)
-    rounded = reference.rounded_attention(*step)
+    rounded = operands.rounded(case.softmax_scale)
     return Values(
         compare.relative_rms(result, exact),
         compare.relative_rms(rounded, exact),
