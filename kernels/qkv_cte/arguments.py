@@ -18,13 +18,14 @@ from common.checks import require_int
 from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
 from kernels.qkv_cte import plan
-from kernels.qkv_cte.config import S_TILE
+from kernels.qkv_cte.config import S_TILE, NormRopePass
 from kernels.qkv_cte.dims import Dims
 from kernels.qkv_cte.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.plan import Plan
 
 FP8 = torch.float8_e4m3fn
 CHANNEL_DTYPES = (torch.float32, torch.bfloat16)
+NBSD_HEAD_DIM = 128
 NAN_CODE = 0x7F
 """Of float8_e4m3fn, without the sign."""
 
@@ -156,6 +157,9 @@ def require_rope(fused_rope: Any, caches: dict[str, Any], expected: tuple[int, i
         raise ValueError(f"head_dim is {expected[-1]}; accepted with fused_rope: an even number")
     for name, cache in caches.items():
         require_companion(name, cache, "fused_rope", fused_rope, expected, device)
+    cos, sin = caches.values()
+    if fused_rope and sin.dtype != cos.dtype:
+        raise TypeError(f"sin_cache is {sin.dtype}; accepted: {cos.dtype}, as cos_cache is")
 
 
 def require_norm(config: Any, gammas: dict[str, Any], norm_eps: Any, segments: Segments, device: torch.device) -> None:
@@ -213,21 +217,23 @@ def require_replica_groups(groups: Any) -> None:
         raise ValueError(f"replica_groups is {groups!r}; {accepted}")
 
 
-def require_layout(output_layout: Any) -> None:
-    """A QKVOutputLayout."""
+def require_layout(output_layout: Any, head_dim: int) -> None:
+    """A QKVOutputLayout, NBSd with heads of 128 columns: shorter runs in HBM would make its DMAs too fine."""
     if not isinstance(output_layout, QKVOutputLayout):
         accepted = ", ".join(str(layout) for layout in QKVOutputLayout)
         raise TypeError(f"output_layout is {output_layout!r}; accepted: {accepted}")
+    if output_layout is QKVOutputLayout.NBSd and head_dim != NBSD_HEAD_DIM:
+        raise ValueError(f"head_dim is {head_dim}; accepted with QKVOutputLayout.NBSd: {NBSD_HEAD_DIM}")
 
 
-def make_plan(dims: Dims, chip: Hardware) -> Plan:
+def make_plan(dims: Dims, chip: Hardware, norm_rope: NormRopePass | None, nbsd_head_dim: int) -> Plan:
     """The plan of a call.
 
     Raises:
-        ValueError: rows are too wide for SBUF.
+        ValueError: rows are too wide for SBUF, in the projection or in the norm and RoPE pass.
     """
     try:
-        return plan.make(dims, chip)
+        return plan.make(dims, chip, norm_rope=norm_rope, nbsd_head_dim=nbsd_head_dim)
     except BudgetError as error:
         raise ValueError(f"packed_hidden of H = {dims.hidden} and weight of I = {dims.width}: {error}") from None
 

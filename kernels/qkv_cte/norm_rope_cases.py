@@ -118,7 +118,10 @@ class NormRopeOperands:
 
 
 def normal_operands(call: NormRopeCase, seed: int = 0) -> NormRopeOperands:
-    """Operands of order 1: gammas between 0.5 and 1.5, a random angle for each position and lane of a half."""
+    """Operands of order 1: gammas between 0.5 and 1.5, a random angle for each position and lane.
+
+    By convention both halves of a cache are alike. Here they differ, so that two halves exchanged show.
+    """
     case = call.case
     generator = torch.Generator().manual_seed(seed + 1)
     q_gamma, k_gamma = (
@@ -127,6 +130,6 @@ def normal_operands(call: NormRopeCase, seed: int = 0) -> NormRopeOperands:
     )
     cos = sin = None
     if call.rope:
-        angles = 6.3 * torch.rand(case.batch, case.seqlen, case.head_dim // 2, generator=generator)
-        cos, sin = (torch.cat([f(angles)] * 2, dim=-1).to(call.cache_dtype) for f in (torch.cos, torch.sin))
+        angles = 6.3 * torch.rand(case.batch, case.seqlen, case.head_dim, generator=generator)
+        cos, sin = (f(angles).to(call.cache_dtype) for f in (torch.cos, torch.sin))
     return NormRopeOperands(cases.normal_operands(case, seed), q_gamma, k_gamma, cos, sin)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import torch
 
 import nki
-from kernels.qkv_cte import arguments
+from kernels.qkv_cte import arguments, pass_plan
 from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.kernel import row_mx_projection
 
@@ -39,10 +39,12 @@ def row_mx_qkv_proj(
     target: str = "trn3",
     lnc: int = 2,
 ) -> torch.Tensor:
-    """Projects row-quantised fp8 activations: `dequant(packed_hidden) @ dequant(weight) + bias`.
+    """Projects row-quantised fp8 activations, then normalises Q and K across heads and rotates them.
 
-    Built today: the projection in layout BSD. Norm, RoPE, replica groups and NBSd are checked like everything else
-    and then refused with NotImplementedError.
+    `dequant(packed_hidden) @ dequant(weight) + bias`; where asked, Q and K over their RMS across all heads, times
+    gamma; where asked, rotate-half RoPE of both. V is left as projected. See `kernel` for the rounding.
+
+    Not built yet, and refused with NotImplementedError once everything is checked: replica groups.
 
     Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device.
 
@@ -57,18 +59,18 @@ def row_mx_qkv_proj(
         head_dim: columns of a head.
         num_kv_heads: K and as many V heads; 0 for a call of one segment.
         fused_rope: rotate Q and K; needs both caches and an even `head_dim`.
-        cos_cache, sin_cache: [B, S, head_dim], rotate-half convention.
-        qk_norm_pre_rope: norms of Q and K, or None.
-        qk_norm_pre_rope_q_gamma: [1, num_heads * head_dim], for the norm of Q.
-        qk_norm_pre_rope_k_gamma: [1, num_kv_heads * head_dim], for the norm of K.
+        cos_cache, sin_cache: [B, S, head_dim], both float32 or both bfloat16, rotate-half convention.
+        qk_norm_pre_rope: norms of Q and K, and their epsilon; or None.
+        qk_norm_pre_rope_q_gamma: [1, num_heads * head_dim] float32 or bfloat16, for the norm of Q.
+        qk_norm_pre_rope_k_gamma: [1, num_kv_heads * head_dim] float32 or bfloat16, for the norm of K.
         norm_eps: epsilon where `qk_norm_pre_rope` is None.
         replica_groups: tuple of tuples of ranks for the norm's all-reduce, or None.
-        output_layout: of the result.
+        output_layout: of the result; NBSd needs a head_dim of 128.
         target: "trn3"; the products of this kernel do not exist on "trn2".
         lnc: cores that share the call, 1 or 2; each takes half of the tokens.
 
     Returns:
-        [B, S, I] bfloat16, a new tensor.
+        [B, S, I] bfloat16, a new tensor; in layout NBSd [num_heads + 2 * num_kv_heads, B, S, head_dim].
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
@@ -90,36 +92,39 @@ def row_mx_qkv_proj(
     }
     arguments.require_norm(qk_norm_pre_rope, gammas, norm_eps, segments, device)
     arguments.require_replica_groups(replica_groups)
-    arguments.require_layout(output_layout)
+    arguments.require_layout(output_layout, head_dim)
     if bias is not None:
         dims = dataclasses.replace(dims, bias_bytes=bias.itemsize)
-    config = arguments.make_plan(dims, chip).config
-    _require_built(fused_rope, qk_norm_pre_rope, replica_groups, output_layout)
+    norm_rope = pass_plan.make_pass(
+        dims,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=head_dim,
+        q_gamma_bytes=_itemsize(qk_norm_pre_rope_q_gamma),
+        k_gamma_bytes=_itemsize(qk_norm_pre_rope_k_gamma),
+        cache_bytes=_itemsize(cos_cache),
+        eps=norm_eps if qk_norm_pre_rope is None else qk_norm_pre_rope.eps,
+    )
+    nbsd_head_dim = head_dim if output_layout is QKVOutputLayout.NBSd else 0
+    config = arguments.make_plan(dims, chip, norm_rope, nbsd_head_dim).config
+    if replica_groups is not None:
+        raise NotImplementedError("replica_groups is not built yet; what works: replica_groups = None")
 
-    dense_bias = None if bias is None else bias.contiguous()
-    operands = (packed_hidden.contiguous(), weight.contiguous(), weight_scales.contiguous(), dense_bias, config)
+    before = (packed_hidden, weight, weight_scales, bias)
+    after = (qk_norm_pre_rope_q_gamma, qk_norm_pre_rope_k_gamma, cos_cache, sin_cache)
+    operands = (*map(_dense, before), config, *map(_dense, after))
     if device.type != "cpu":
         return row_mx_projection[lnc](*operands)
     with _platform_target(target):
         return nki.simulate(row_mx_projection[lnc])(*operands)
 
 
-def _require_built(
-    fused_rope: bool,
-    qk_norm_pre_rope: QKNormConfig | None,
-    replica_groups: tuple[tuple[int, ...], ...] | None,
-    output_layout: QKVOutputLayout,
-) -> None:
-    normalises = qk_norm_pre_rope is not None and (qk_norm_pre_rope.q_norm or qk_norm_pre_rope.k_norm)
-    asked = {
-        "fused_rope": (fused_rope, "False"),
-        "qk_norm_pre_rope": (normalises, "None"),
-        "replica_groups": (replica_groups is not None, "None"),
-        "output_layout": (output_layout is not QKVOutputLayout.BSD, "QKVOutputLayout.BSD"),
-    }
-    for name, (is_asked, works) in asked.items():
-        if is_asked:
-            raise NotImplementedError(f"{name} is not built yet; what works: {name} = {works}")
+def _itemsize(tensor: torch.Tensor | None) -> int:
+    return 0 if tensor is None else tensor.itemsize
+
+
+def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
+    return None if tensor is None else tensor.contiguous()
 
 
 @contextmanager

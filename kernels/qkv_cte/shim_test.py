@@ -194,6 +194,69 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
         row_mx_qkv_proj(**{**on_device, "weight": call["weight"]})
 
 
+def random(*shape):
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(sum(shape))) + 0.5
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+@pytest.mark.parametrize("rope", [False, True])
+@pytest.mark.parametrize("eps", [1e-6, 0.5])
+def test_normalises_and_rotates(lnc, rope, eps):
+    """Against the formula on the projection that the shim itself gives without them."""
+    call = arguments(dataclasses.replace(CASE, batch=2))
+    q, k, v = row_mx_qkv_proj(**call, lnc=lnc).split([192, 96, 96], -1)
+    q_gamma, k_gamma, cos, sin = random(1, 192), random(1, 96), random(2, 6, 96), random(2, 6, 96)
+    q, k = reference.rms_norm(q, q_gamma, eps), reference.rms_norm(k, k_gamma, eps)
+    asked = norm_arguments(
+        qk_norm_pre_rope=QKNormConfig(ACROSS_HEADS, ACROSS_HEADS, eps=eps),
+        qk_norm_pre_rope_q_gamma=q_gamma.T.contiguous().T,
+        qk_norm_pre_rope_k_gamma=k_gamma,
+        norm_eps=0.25,
+    )
+    if rope:
+        q, k = reference.rope(q, cos, sin), reference.rope(k, cos, sin)
+        asked |= rope_arguments(cos_cache=cos, sin_cache=sin.transpose(0, 1).contiguous().transpose(0, 1))
+    result = row_mx_qkv_proj(**call, **asked, lnc=lnc)
+    torch.testing.assert_close(result[..., :288].double(), torch.cat([q, k], -1), rtol=2.0**-8, atol=1e-5)
+    assert torch.equal(result[..., 288:], v)
+
+
+def test_rope_alone():
+    call = arguments()
+    q, k, v = row_mx_qkv_proj(**call).split([192, 96, 96], -1)
+    cos, sin = random(1, 6, 96), random(1, 6, 96) - 1
+    result = row_mx_qkv_proj(**call, **rope_arguments(cos_cache=cos, sin_cache=sin))
+    turned = torch.cat([reference.rope(q, cos, sin), reference.rope(k, cos, sin), v.double()], -1)
+    torch.testing.assert_close(result.double(), turned, rtol=2.0**-8, atol=1e-5)
+
+
+def test_k_without_a_norm_is_left_as_it_is():
+    call = arguments()
+    projected = row_mx_qkv_proj(**call)
+    asked = {
+        "qk_norm_pre_rope": QKNormConfig(q_norm=ACROSS_HEADS),
+        "qk_norm_pre_rope_q_gamma": random(1, 192),
+    }
+    result = row_mx_qkv_proj(**call, **asked)
+    assert torch.equal(result[..., 192:], projected[..., 192:])
+    assert not torch.equal(result[..., :192], projected[..., :192])
+
+
+def test_a_single_segment_in_nbsd():
+    """As cross-attention calls it: norm as Q, and V without one."""
+    call = arguments(Case("cross", 6, 256, 3, "full", batch=2))
+    projected = row_mx_qkv_proj(**call)
+    heads_first = row_mx_qkv_proj(**call, output_layout=QKVOutputLayout.NBSd)
+    assert heads_first.shape == (3, 2, 6, 128)
+    assert torch.equal(heads_first, reference.nbsd(projected, 128))
+    asked = {"qk_norm_pre_rope": QKNormConfig(q_norm=ACROSS_HEADS), "qk_norm_pre_rope_q_gamma": random(1, 384)}
+    normalised = row_mx_qkv_proj(**call, **asked)
+    heads_first = row_mx_qkv_proj(**call, **asked, output_layout=QKVOutputLayout.NBSd)
+    assert torch.equal(heads_first, reference.nbsd(normalised, 128))
+    expected = reference.rms_norm(projected, asked["qk_norm_pre_rope_q_gamma"], 1e-6)
+    torch.testing.assert_close(normalised.double(), expected, rtol=2.0**-8, atol=1e-5)
+
+
 def damaged(name, index, value):
     """The named operand with one element (of its bytes, for fp8) replaced."""
     tensor = arguments()[name].clone()
@@ -388,15 +451,18 @@ PARAMETERS = [
         TypeError,
         "output_layout is 'BSD'; accepted: QKVOutputLayout.BSD, QKVOutputLayout.NBSd",
     ),
-    # Valid, but not built.
-    (rope_arguments(), NotImplementedError, "fused_rope is not built yet; what works: fused_rope = False"),
-    (norm_arguments(), NotImplementedError, "qk_norm_pre_rope is not built yet; what works: qk_norm_pre_rope = None"),
-    ({"replica_groups": ((0, 1), (2, 3))}, NotImplementedError, "replica_groups is not built yet; what works: .* None"),
     (
         {"output_layout": QKVOutputLayout.NBSd},
-        NotImplementedError,
-        "output_layout is not built yet; what works: output_layout = QKVOutputLayout.BSD",
+        ValueError,
+        "head_dim is 96; accepted with QKVOutputLayout.NBSd: 128",
     ),
+    (
+        rope_arguments(sin_cache=torch.ones(1, 6, 96).bfloat16()),
+        TypeError,
+        "sin_cache is torch.bfloat16; accepted: torch.float32, as cos_cache is",
+    ),
+    # Valid, but not built.
+    ({"replica_groups": ((0, 1), (2, 3))}, NotImplementedError, "replica_groups is not built yet; what works: .* None"),
     # Unknown and missing ones.
     ({"scales": 1}, TypeError, ".* unexpected keyword argument 'scales'"),
 ]
