@@ -7,8 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kernels.mla_decode import compare, run
+import nki
+from kernels.mla_decode import compare, run, shim
 from kernels.mla_decode.cases import CORNERS, Case, normal_operands
+from kernels.mla_decode.kernel import staged_attention
 
 BF16, FP32 = torch.bfloat16, torch.float32
 SMALL = Case("small", 5, 3, 200)
@@ -99,6 +101,26 @@ def test_a_token_does_not_depend_on_its_neighbours():
     for token in range(case.n_tokens):
         alone = run.attention(dataclasses.replace(case, n_tokens=1), tokens_of(operands, [token]))
         assert torch.equal(alone[0], together[token])
+
+
+def test_a_plan_for_one_core_is_refused_on_two():
+    """Else both would do every token."""
+    case = Case("cores", 2, 1, 20)
+    operands = normal_operands(case)
+    with pytest.raises(AssertionError):
+        nki.simulate(staged_attention[2])(
+            shim.stage_absorbed(operands.q_absorbed),
+            shim.stage_rope(operands.q_pe),
+            operands.kv_cache,
+            operands.kv_row_cur,
+            *operands.index(case.n_prior),
+            operands.positions,
+            operands.out_absorb_w,
+            operands.o_proj_w,
+            case.n_prior,
+            case.softmax_scale,
+            case.plan.config,
+        )
 
 
 @pytest.mark.parametrize("dtype", [BF16, FP32])

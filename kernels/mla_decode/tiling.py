@@ -26,6 +26,7 @@ def packed_row_bytes(config: AttentionConfig) -> int:
 
 def first_token(config: AttentionConfig) -> int:
     """The first of this core's tokens."""
+    assert nl.num_programs(0) == config.cores
     return nl.program_id(0) * config.n_tokens
 
 
