@@ -5,4 +5,5 @@ from kernels.qkv_cte import reference as reference
 from kernels.qkv_cte.interface import NormType as NormType
 from kernels.qkv_cte.interface import QKNormConfig as QKNormConfig
 from kernels.qkv_cte.interface import QKVOutputLayout as QKVOutputLayout
+from kernels.qkv_cte.ranks import row_mx_qkv_proj_ranks as row_mx_qkv_proj_ranks
 from kernels.qkv_cte.shim import row_mx_qkv_proj as row_mx_qkv_proj

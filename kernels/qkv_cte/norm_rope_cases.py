@@ -96,6 +96,17 @@ CALLS = (
 """Small, and each at an edge: ragged S-tiles, batches, cores, segments with and without norm, both layouts."""
 
 
+_SELF_TP4, _SELF_TP8, _CROSS_Q, _CROSS_K, _CROSS_V = cases.WAN22
+WAN22 = (
+    NormRopeCase(_SELF_TP4, gamma_dtype=torch.bfloat16, groups=((0, 1, 2, 3),)),
+    NormRopeCase(_SELF_TP8, gamma_dtype=torch.bfloat16, groups=((0, 1, 2, 3, 4, 5, 6, 7),)),
+    NormRopeCase(_CROSS_Q, k_norm=False, rope=False, nbsd=True),
+    NormRopeCase(_CROSS_K, k_norm=False, rope=False, nbsd=True),
+    NormRopeCase(_CROSS_V, q_norm=False, k_norm=False, rope=False, nbsd=True),
+)
+"""What Wan2.2 A14B calls, in its layouts and groups."""
+
+
 @dataclass(frozen=True)
 class NormRopeOperands:
     """Tensors of one call; None for what it does without.

@@ -101,7 +101,11 @@ def test_plan_is_what_a_run_allocates_and_moves(case):
     assert_exact(case.plan)
 
 
-@pytest.mark.parametrize("call", norm_rope_cases.CALLS, ids=lambda call: call.name)
+ALONE = [dataclasses.replace(call, groups=None) for call in norm_rope_cases.WAN22]
+"""Plans do not depend on the groups, and a run of one rank has none."""
+
+
+@pytest.mark.parametrize("call", [*norm_rope_cases.CALLS, *ALONE], ids=lambda call: call.name)
 def test_plan_with_a_pass_is_what_a_run_allocates_and_moves(call):
     assert_exact(call.plan)
 
@@ -194,6 +198,21 @@ def test_cross_attention_by_hand():
 def numbers(made):
     chosen = made.schedule
     return (chosen.degree, chosen.banks_per_group, chosen.num_i_groups, chosen.resident_h_tiles, chosen.prefetch)
+
+
+def test_pass_of_self_attention_tp4_by_hand():
+    """I = 3,840 and Q, K of 1,280: the projection gains sums and a scratch row, which its degree of 4 has room for."""
+    made, plain = norm_rope_cases.WAN22[0].plan, WAN22[0].plan
+    sums, squares = 2 * 37 * 4, 2 * 1280
+    assert made.sbuf.peak_bytes == plain.sbuf.peak_bytes + sums + squares
+    assert numbers(made) == numbers(plain)
+    kept = sums + 2 * 1280 * 4
+    rotating = 2 * (1280 * (2 + 4 + 4) + 128 * 4 * 4)
+    ends = [a.end_bytes for a in made.sbuf.allocations if a.scope == "norm and RoPE pass"]
+    assert max(ends) == sums + kept + rotating
+    assert made.hbm.gammas == 2 * 2 * 1280 * 2
+    assert made.hbm.rope_caches == 2 * 9452 * 128 * 4
+    assert made.hbm.norm_rope_reads == made.hbm.norm_rope_writes == 9452 * 2 * 1280 * 2
 
 
 def test_streamed_weights_are_read_once_per_block():

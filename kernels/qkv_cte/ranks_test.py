@@ -6,11 +6,12 @@ import pytest
 import torch
 
 import nkisim
-from kernels.qkv_cte import cases, compare, reference
+from kernels.qkv_cte import NormType, QKNormConfig, cases, compare, reference, row_mx_qkv_proj_ranks
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.kernel import row_mx_projection
 from kernels.qkv_cte.norm_rope_cases import NormRopeCase, normal_operands
 
+ACROSS_HEADS = NormType.RMS_NORM_ACROSS_HEADS
 OPTIONS = nkisim.Options(target="trn3")
 WHOLE = NormRopeCase(Case("whole", 258, 256, 8, "full", num_kv_heads=8, head_dim=32, lnc=2))
 
@@ -156,3 +157,71 @@ def test_rank_plans_are_exact():
     for run in run_split(WHOLE, normal_operands(WHOLE), 4):
         for core in run.cores:
             assert core.memory.sbuf_peak_bytes == mine.plan.sbuf.peak_bytes
+
+
+def shim_arguments(call, operands):
+    projection = operands.projection
+    return {
+        "packed_hidden": projection.packed_hidden,
+        "weight": projection.weight,
+        "weight_scales": projection.weight_scales,
+        "bias": projection.bias,
+        "num_heads": call.case.num_heads,
+        "head_dim": call.case.head_dim,
+        "num_kv_heads": call.case.num_kv_heads,
+        "fused_rope": True,
+        "cos_cache": operands.cos,
+        "sin_cache": operands.sin,
+        "qk_norm_pre_rope": QKNormConfig(ACROSS_HEADS, ACROSS_HEADS, eps=call.eps),
+        "qk_norm_pre_rope_q_gamma": operands.q_gamma,
+        "qk_norm_pre_rope_k_gamma": operands.k_gamma,
+        "replica_groups": call.groups,
+    }
+
+
+def shim_calls(ranks=2):
+    mine, operands = split(WHOLE, ranks, (tuple(range(ranks)),)), normal_operands(WHOLE)
+    return [shim_arguments(mine, part_of(WHOLE, operands, rank, ranks)) for rank in range(ranks)]
+
+
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_shim_runs_all_ranks(lnc):
+    call = dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, lnc=lnc))
+    expected = [run.outputs for run in run_split(call, normal_operands(call), 2)]
+    results = row_mx_qkv_proj_ranks(shim_calls(), lnc=lnc)
+    assert all(torch.equal(*pair) for pair in zip(results, expected, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"packed_hidden": torch.zeros(1, 258, 260)}, TypeError, "packed_hidden is torch.float32; accepted"),
+        ({"scales": 1}, TypeError, ".* unexpected keyword argument 'scales'"),
+        ({"replica_groups": [[0, 1]]}, TypeError, r"replica_groups is \[\[0, 1\]\]; accepted: None or equally long"),
+        ({"replica_groups": None}, ValueError, r"replica_groups of rank 1 is None; accepted: \(\(0, 1\),\), as on"),
+        ({"norm_eps": 0.5}, ValueError, "norm_eps of rank 1 is 0.5; accepted: 1e-06, as on rank 0"),
+        (
+            {"bias": torch.zeros(1, 384).bfloat16()},
+            ValueError,
+            r"bias of rank 1 is \[1, 384\] torch.bfloat16; accepted: \[1, 384\] torch.float32, as on rank 0",
+        ),
+    ],
+)
+def test_ranks_that_disagree_are_refused_by_name(changes, error, message, monkeypatch):
+    monkeypatch.setattr(nkisim, "run_ranks", lambda *_: pytest.fail("launched"))
+    first, second = shim_calls()
+    with pytest.raises(error, match=f"^{message}"):
+        row_mx_qkv_proj_ranks([first, second | changes])
+
+
+@pytest.mark.parametrize("groups", [((0, 1, 2),), ((0,),), ((1, 2),)])
+def test_groups_that_miss_a_rank_are_refused(groups):
+    calls = [call | {"replica_groups": groups} for call in shim_calls()]
+    with pytest.raises(ValueError, match=r"replica_groups is .*; accepted: each of the 2 ranks called, 0 to 1"):
+        row_mx_qkv_proj_ranks(calls)
+
+
+@pytest.mark.parametrize("calls", [[], None, [1], {}, "ab"])
+def test_calls_that_are_none_are_refused(calls):
+    with pytest.raises(TypeError, match="calls is no list of dictionaries; accepted"):
+        row_mx_qkv_proj_ranks(calls)

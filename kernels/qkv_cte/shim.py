@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 import torch
 
 import nki
-from kernels.qkv_cte import arguments, pass_plan
+from kernels.qkv_cte.call import kernel_operands
 from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.kernel import row_mx_projection
 
@@ -44,7 +43,8 @@ def row_mx_qkv_proj(
     `dequant(packed_hidden) @ dequant(weight) + bias`; where asked, Q and K over their RMS across all heads, times
     gamma; where asked, rotate-half RoPE of both. V is left as projected. See `kernel` for the rounding.
 
-    Not built yet, and refused with NotImplementedError once everything is checked: replica groups.
+    Not built yet, and refused with NotImplementedError once everything is checked: replica groups in a call of one
+    rank. `ranks.row_mx_qkv_proj_ranks` runs all ranks at once.
 
     Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device.
 
@@ -76,55 +76,35 @@ def row_mx_qkv_proj(
         TypeError, ValueError: an argument is not as described; nothing has run.
         NotImplementedError: an argument asks for what is not built yet; nothing has run.
     """
-    chip = arguments.require_target(target, lnc)
-    segments = arguments.require_segments(num_heads, head_dim, num_kv_heads)
-    arguments.require_hidden(packed_hidden)
-    device = packed_hidden.device
-    dims = arguments.require_dims(packed_hidden, segments, lnc)
-    arguments.require_weight(weight, dims.hidden, segments, device)
-    weight_scales = arguments.require_weight_scales(weight_scales, dims.width, device)
-    bias = arguments.require_bias(bias, dims.width, device)
-    caches = {"cos_cache": cos_cache, "sin_cache": sin_cache}
-    arguments.require_rope(fused_rope, caches, (dims.batch, dims.seqlen, segments.head_dim), device)
-    gammas = {
-        "qk_norm_pre_rope_q_gamma": qk_norm_pre_rope_q_gamma,
-        "qk_norm_pre_rope_k_gamma": qk_norm_pre_rope_k_gamma,
-    }
-    arguments.require_norm(qk_norm_pre_rope, gammas, norm_eps, segments, device)
-    arguments.require_replica_groups(replica_groups)
-    arguments.require_layout(output_layout, head_dim)
-    if bias is not None:
-        dims = dataclasses.replace(dims, bias_bytes=bias.itemsize)
-    norm_rope = pass_plan.make_pass(
-        dims,
-        num_heads=num_heads,
-        num_kv_heads=num_kv_heads,
-        head_dim=head_dim,
-        q_gamma_bytes=_itemsize(qk_norm_pre_rope_q_gamma),
-        k_gamma_bytes=_itemsize(qk_norm_pre_rope_k_gamma),
-        cache_bytes=_itemsize(cos_cache),
-        eps=norm_eps if qk_norm_pre_rope is None else qk_norm_pre_rope.eps,
+    operands = kernel_operands(
+        packed_hidden,
+        weight,
+        weight_scales,
+        bias,
+        num_heads,
+        head_dim,
+        num_kv_heads,
+        fused_rope,
+        cos_cache,
+        sin_cache,
+        qk_norm_pre_rope,
+        qk_norm_pre_rope_q_gamma,
+        qk_norm_pre_rope_k_gamma,
+        norm_eps,
+        replica_groups,
+        output_layout,
+        target=target,
+        lnc=lnc,
     )
-    nbsd_head_dim = head_dim if output_layout is QKVOutputLayout.NBSd else 0
-    config = arguments.make_plan(dims, chip, norm_rope, nbsd_head_dim).config
     if replica_groups is not None:
-        raise NotImplementedError("replica_groups is not built yet; what works: replica_groups = None")
-
-    before = (packed_hidden, weight, weight_scales, bias)
-    after = (qk_norm_pre_rope_q_gamma, qk_norm_pre_rope_k_gamma, cos_cache, sin_cache)
-    operands = (*map(_dense, before), config, *map(_dense, after))
-    if device.type != "cpu":
+        raise NotImplementedError(
+            "replica_groups is not built yet; what works: replica_groups = None, "
+            "or all ranks at once in row_mx_qkv_proj_ranks"
+        )
+    if packed_hidden.device.type != "cpu":
         return row_mx_projection[lnc](*operands)
     with _platform_target(target):
         return nki.simulate(row_mx_projection[lnc])(*operands)
-
-
-def _itemsize(tensor: torch.Tensor | None) -> int:
-    return 0 if tensor is None else tensor.itemsize
-
-
-def _dense(tensor: torch.Tensor | None) -> torch.Tensor | None:
-    return None if tensor is None else tensor.contiguous()
 
 
 @contextmanager

@@ -9,7 +9,17 @@ import torch
 
 import nki
 from common import row_mx
-from kernels.qkv_cte import NormType, QKNormConfig, QKVOutputLayout, cases, compare, reference, row_mx_qkv_proj, shim
+from kernels.qkv_cte import (
+    NormType,
+    QKNormConfig,
+    QKVOutputLayout,
+    cases,
+    compare,
+    reference,
+    row_mx_qkv_proj,
+    row_mx_qkv_proj_ranks,
+    shim,
+)
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.kernel import row_mx_projection
 
@@ -192,6 +202,8 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
     assert operands[4] == dataclasses.replace(CASE, lnc=1).plan.config
     with pytest.raises(ValueError, match="weight is on cpu; accepted: lazy, where packed_hidden is"):
         row_mx_qkv_proj(**{**on_device, "weight": call["weight"]})
+    with pytest.raises(ValueError, match="packed_hidden of rank 0 is on lazy; accepted: cpu"):
+        row_mx_qkv_proj_ranks([on_device])
 
 
 def random(*shape):

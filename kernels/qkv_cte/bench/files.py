@@ -14,27 +14,67 @@ def caller_path(text: str) -> Path:
 
 
 def require_writable(path: Path) -> None:
-    """Refuses a path that no file can be written to.
+    """Refuses a path that no file can be written to, by beginning one beside it.
 
     Raises:
-        ValueError: it is a folder, device or pipe, or its folder does not exist or is closed to this user.
+        ValueError: it is a folder, device or pipe, or its folder does not exist or takes no file from this user.
     """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; accepted: the name of a file")
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is a device or pipe, which a whole file would replace; accepted: the name of a file")
-    if not path.absolute().parent.is_dir():
-        raise ValueError(f"{path}: there is no folder {path.absolute().parent}")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ValueError(f"{path}: the folder {path.absolute().parent} is not writable")
+    try:
+        target = path.resolve()
+        if target.is_dir():
+            raise ValueError(f"{path} is a folder; accepted: the name of a file")
+        if target.exists() and not target.is_file():
+            raise ValueError(
+                f"{path} is a device or pipe, which a whole file would replace; accepted: the name of a file"
+            )
+        if not target.parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {target.parent}")
+        partial = _partial(target)
+        partial.touch()
+        partial.unlink()
+    except (OSError, RuntimeError) as error:
+        raise _cannot_be_written(path, error) from None
+
+
+def require_apart(written: Path, read: Path) -> None:
+    """Refuses to write over the file that is read, whatever links lead there.
+
+    Raises:
+        ValueError: both are one file.
+    """
+    if written.exists() and read.exists() and written.samefile(read):
+        raise ValueError(f"{written} is the file to read, {read}; accepted: another file to write")
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Yields the name of a file to write, which becomes `path` at the end: whoever sees `path` sees it whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    """Yields the name of a file to write, which becomes `path` at the end: whoever sees `path` sees it whole.
+
+    A link stays, and what it leads to becomes the file. The file's mode is that of any new file, whoever wrote it.
+
+    Raises:
+        ValueError: the file cannot be written.
+    """
+    target = path.resolve()
+    partial = _partial(target)
     try:
+        partial.touch()
+        mode = partial.stat().st_mode
         yield partial
-        partial.replace(path)
+        partial.chmod(mode)
+        partial.replace(target)
+    except OSError as error:
+        raise _cannot_be_written(path, error) from None
     finally:
         partial.unlink(missing_ok=True)
+
+
+def _partial(target: Path) -> Path:
+    """A name that is short, so that it is not too long where the target's is not."""
+    return target.with_name(f".{os.getpid()}.partial")
+
+
+def _cannot_be_written(path: Path, error: Exception) -> ValueError:
+    # resolve() reports a circle of links as a RuntimeError.
+    reason = error.strerror if isinstance(error, OSError) else error
+    return ValueError(f"{path} cannot be written: {reason}")
