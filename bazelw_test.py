@@ -22,7 +22,7 @@ class Machine:
         self.workspace = folder / "a workspace"
         self.workspace.mkdir()
         shutil.copy(WRAPPER, self.workspace / "bazelw")
-        for name in ("dirname", "env"):
+        for name in ("dirname", "env", "readlink"):
             (self.programs / name).symlink_to(shutil.which(name))
         self.log = folder / "log"
         self.log.touch()
@@ -101,6 +101,20 @@ def test_current_folder_counts_inside_the_workspace_only(machine, tmp_path):
     beside = tmp_path / "a workspace 2"
     beside.mkdir()
     assert machine.run(cwd=beside).stdout.startswith(f"ran in {machine.workspace}:")
+
+
+@pytest.mark.parametrize("target", ["{workspace}/bazelw", "../a workspace/bazelw"])
+def test_a_link_to_it_finds_the_workspace(machine, tmp_path, target):
+    machine.put("bazel", DEBIAN_BAZEL)
+    link = tmp_path / "some programs" / "b"
+    link.parent.mkdir()
+    link.symlink_to(target.format(workspace=machine.workspace))
+    inside = machine.workspace / "kernels"
+    inside.mkdir()
+    for folder, expected in [(tmp_path, machine.workspace), (link.parent, machine.workspace), (inside, inside)]:
+        command = ["/bin/sh", link, "info"]
+        done = subprocess.run(command, env={"PATH": str(machine.programs)}, cwd=folder, capture_output=True, text=True)
+        assert (done.stdout, done.stderr) == (f"ran in {expected}: info\n", "")
 
 
 def test_installs_bazel_on_a_bare_machine(machine):

@@ -23,21 +23,21 @@ CONFIG = """\
 {user}
 daemon off;
 worker_processes 1;
-pid {state}/nginx.pid;
+pid nginx.pid;
 error_log stderr;
 events {{}}
 http {{
     access_log off;
     log_not_found off;  # a miss is no error
-    client_body_temp_path {folder}/incoming;  # on the cache's own disk, so that a finished upload is renamed
-    fastcgi_temp_path {state}/fastcgi;
-    proxy_temp_path {state}/proxy;
-    scgi_temp_path {state}/scgi;
-    uwsgi_temp_path {state}/uwsgi;
+    client_body_temp_path kept/incoming;  # on the cache's own disk, so that a finished upload is renamed
+    fastcgi_temp_path fastcgi;
+    proxy_temp_path proxy;
+    scgi_temp_path scgi;
+    uwsgi_temp_path uwsgi;
     server {{
         listen {host}:{port};
         location ~ ^/(ac|cas)/[0-9a-f]+$ {{
-            root {folder};
+            root kept;
             client_max_body_size 0;
             create_full_put_path on;
             dav_methods PUT;
@@ -55,7 +55,7 @@ class NginxMissingError(Exception):
 
 
 def start(folder: Path, port: int, state: Path) -> subprocess.Popen[bytes]:
-    """Starts nginx on a cache folder; `state` is a folder for its own files.
+    """Starts nginx on a cache folder, an absolute path; `state` is a folder for its own files.
 
     Raises:
         NginxMissingError: nginx is not installed.
@@ -67,8 +67,15 @@ def start(folder: Path, port: int, state: Path) -> subprocess.Popen[bytes]:
     # Workers of an nginx that root starts would be another user, who may not write to the folder.
     user = f"user {getpass.getuser()};" if os.geteuid() == 0 else ""
     config = state / "nginx.conf"
-    config.write_text(CONFIG.format(folder=folder, host=HOST, port=port, state=state, user=user))
+    config.write_text(CONFIG.format(host=HOST, port=port, user=user))
+    # The configuration names folders relative to `state`: nginx has no way to quote every path.
+    (state / "kept").symlink_to(folder)
     return subprocess.Popen([nginx, "-p", state, "-e", "stderr", "-c", config])
+
+
+def cache_folder(given: Path) -> Path:
+    """The folder that the command line names, relative to where `bazel run` was called."""
+    return Path(os.environ.get("BUILD_WORKING_DIRECTORY", "."), given.expanduser()).absolute()
 
 
 def main() -> None:
@@ -77,7 +84,7 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where to keep it ({FOLDER})")
     parser.add_argument("--port", type=int, default=PORT, help=f"port on {HOST} ({PORT})")
     arguments = parser.parse_args()
-    folder = arguments.folder.expanduser().absolute()
+    folder = cache_folder(arguments.folder)
     with tempfile.TemporaryDirectory() as state:
         try:
             server = start(folder, arguments.port, Path(state))

@@ -4,6 +4,7 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -16,12 +17,12 @@ DIGEST = "0123456789abcdef"
 
 
 @pytest.fixture
-def cache(tmp_path):
-    """Folder and port of a running server."""
+def cache(tmp_path, request):
+    """Folder and port of a running server; a parameter is the folder's name."""
     with socket.socket() as free:
         free.bind((serve.HOST, 0))
         port = free.getsockname()[1]
-    folder, state = tmp_path / "cache", tmp_path / "state"
+    folder, state = tmp_path / getattr(request, "param", "cache"), tmp_path / "state"
     state.mkdir()
     server = serve.start(folder, port, state)
     try:
@@ -36,7 +37,7 @@ def cache(tmp_path):
         server.wait()
 
 
-def request(port, method, path, body=None):
+def answer(port, method, path, body=None):
     connection = http.client.HTTPConnection(serve.HOST, port, timeout=10)
     connection.request(method, path, body)
     response = connection.getresponse()
@@ -44,13 +45,14 @@ def request(port, method, path, body=None):
 
 
 @needs_nginx
+@pytest.mark.parametrize("cache", ["cache", """a 'cache' of "$mine"; {x} #\\"""], indirect=True)
 def test_keeps_what_is_put(cache):
     folder, port = cache
     body = b"result" * 1_000_000  # more than nginx accepts by default
-    assert request(port, "GET", f"/cas/{DIGEST}")[0] == 404
-    assert request(port, "PUT", f"/cas/{DIGEST}", body)[0] == 201
-    assert request(port, "GET", f"/cas/{DIGEST}") == (200, body)
-    assert request(port, "GET", f"/ac/{DIGEST}")[0] == 404
+    assert answer(port, "GET", f"/cas/{DIGEST}")[0] == 404
+    assert answer(port, "PUT", f"/cas/{DIGEST}", body)[0] == 201
+    assert answer(port, "GET", f"/cas/{DIGEST}") == (200, body)
+    assert answer(port, "GET", f"/ac/{DIGEST}")[0] == 404
     assert (folder / "cas" / DIGEST).read_bytes() == body
 
 
@@ -60,7 +62,7 @@ def test_keeps_what_is_put(cache):
     [("PUT", "/elsewhere"), ("PUT", "/cas/../x"), ("DELETE", f"/cas/{DIGEST}"), ("GET", "/")],
 )
 def test_nothing_but_a_cache(cache, method, path):
-    assert request(cache[1], method, path, b"x" if method == "PUT" else None)[0] in (400, 403, 404, 405)
+    assert answer(cache[1], method, path, b"x" if method == "PUT" else None)[0] in (400, 403, 404, 405)
 
 
 @needs_nginx
@@ -69,6 +71,22 @@ def test_loopback_only(cache):
         listening = [line.split()[1] for line in file if line.split()[3] == "0A"]
     ours = [address for address in listening if int(address.split(":")[1], 16) == cache[1]]
     assert ours == [f"0100007F:{cache[1]:04X}"]
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [("a cache", "/called/here/a cache"), ("../cache", "/called/here/../cache"), ("/x", "/x"), ("~/x", "/home/me/x")],
+)
+def test_a_relative_folder_is_one_of_the_callers(monkeypatch, given, expected):
+    monkeypatch.setenv("HOME", "/home/me")
+    monkeypatch.setenv("BUILD_WORKING_DIRECTORY", "/called/here")
+    assert str(serve.cache_folder(Path(given))) == expected
+
+
+def test_without_bazel_a_relative_folder_is_one_of_the_working_folder(monkeypatch, tmp_path):
+    monkeypatch.delenv("BUILD_WORKING_DIRECTORY", raising=False)
+    monkeypatch.chdir(tmp_path)
+    assert serve.cache_folder(Path("cache")) == tmp_path / "cache"
 
 
 def test_one_line_says_what_to_install(tmp_path, monkeypatch):

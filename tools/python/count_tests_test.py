@@ -35,9 +35,9 @@ class Run:
         self.events.append({"id": {"testResult": key}, "testResult": result})
         return self
 
-    def count(self):
+    def count(self, cut=b""):
         path = self.folder / "events.json"
-        path.write_text("".join(json.dumps(event) + "\n" for event in self.events))
+        path.write_bytes("".join(json.dumps(event) + "\n" for event in self.events).encode() + cut)
         done = subprocess.run([sys.executable, SCRIPT, path], capture_output=True, text=True)
         return done.stdout, done.returncode, done.stderr
 
@@ -80,6 +80,48 @@ def test_a_test_that_did_not_pass_fails_whatever_its_xml_says(run, xml):
 def test_unreadable_xml_of_a_passed_test_fails(run):
     run.declare("//a:a_test").result("//a:a_test", xml="<cut off")
     assert run.count()[:2] == ("0 passed, 1 failed\n", 1)
+
+
+@pytest.mark.parametrize("missing", ["testActionOutput", "status"])
+def test_a_result_without_a_field_fails(run, missing):
+    run.declare("//a:a_test").result("//a:a_test", PASSED).declare("//b:b_test").result("//b:b_test", xml="")
+    del run.events[-1]["testResult"][missing]
+    assert run.count() == ("1 passed, 1 failed\n", 1, "")
+
+
+@pytest.mark.parametrize("output", [{"name": "test.xml"}, {"uri": "file:///none"}, {}])
+def test_an_output_without_a_field_fails(run, output):
+    run.declare("//a:a_test").result("//a:a_test", PASSED).declare("//b:b_test").result("//b:b_test", PASSED)
+    run.events[-1]["testResult"]["testActionOutput"] = [output]
+    assert run.count() == ("1 passed, 1 failed\n", 1, "")
+
+
+def test_xml_in_its_own_encoding(run):
+    run.declare("//a:a_test").result("//a:a_test", PASSED)
+    (run.folder / "1.xml").write_bytes(b'<?xml version="1.0" encoding="latin-1"?><s><testcase name="\xe9"/></s>')
+    assert run.count() == ("1 passed, 0 failed\n", 0, "")
+    (run.folder / "1.xml").write_bytes(b'<s><testcase name="\xe9"/></s>')
+    assert run.count() == ("0 passed, 1 failed\n", 1, "")
+
+
+@pytest.mark.parametrize("cut", [b'{"id": {"testRes', b'{"id": "\xc3', b"{"])
+def test_events_that_break_off_fail_after_what_was_read(run, cut):
+    run.declare("//a:a_test").result("//a:a_test", PASSED)
+    counted, status, message = run.count(cut)
+    assert (counted, status) == ("1 passed, 1 failed\n", 1)
+    assert "events.json: " in message
+    assert len(message.splitlines()) == 1
+    run.declare("//b:b_test")
+    counted, status, message = run.count(cut)
+    assert (counted, status) == ("1 passed, 2 failed\n", 1)
+    assert message.endswith("no result: //b:b_test\n")
+
+
+def test_no_file_of_events(tmp_path):
+    done = subprocess.run([sys.executable, SCRIPT, tmp_path / "none.json"], capture_output=True, text=True)
+    assert (done.stdout, done.returncode) == ("0 passed, 1 failed\n", 1)
+    assert "No such file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
 
 
 def test_a_test_without_result_fails_by_name(run):
