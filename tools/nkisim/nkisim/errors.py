@@ -67,7 +67,7 @@ class OverlapError(NkiValidationError):
 
 
 class UninitializedReadError(NkiValidationError):
-    """An element is read that nothing has written."""
+    """An element is computed with that nothing has written, or a view moved of which nothing has written any."""
 
 
 class AccumulationError(NkiValidationError):
@@ -75,7 +75,7 @@ class AccumulationError(NkiValidationError):
 
 
 class OutputNotWrittenError(NkiValidationError):
-    """A kernel returns a tensor of which some element was never written."""
+    """A kernel returns, or writes to an argument, elements that nothing has written."""
 
 
 class DivergenceError(NkiValidationError):
