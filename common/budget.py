@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from common.checks import require_int
+from common.checks import require_int, require_type
 from common.hardware import Hardware
 from common.tiling import round_up
 
@@ -146,7 +146,12 @@ class _Ledger:
 
     @contextmanager
     def scope(self, name: str) -> Iterator[None]:
-        """Free on exit, also after an exception, everything allocated inside."""
+        """Free on exit, also after an exception, everything allocated inside.
+
+        Raises:
+            TypeError: `name` is no string.
+        """
+        require_type("name", name, str)
         mark = len(self._live)
         self._scopes.append(name)
         try:
@@ -160,7 +165,10 @@ class _Ledger:
 
         Raises:
             BudgetError: naming the tensor, its address, its size and the limit.
+            TypeError: `name` is no string, or a number no integer.
+            ValueError: the address is negative or the size not positive.
         """
+        require_type("name", name, str)
         address_bytes = require_int("address_bytes", address_bytes, at_least=0)
         bytes_per_partition = require_int("bytes_per_partition", bytes_per_partition, at_least=1)
         end_bytes = address_bytes + bytes_per_partition
@@ -176,6 +184,7 @@ class _Ledger:
 
     def _range(self, name: str, size_bytes: int, alignment_bytes: int) -> tuple[int, int, str]:
         """Address, padding and scope path of the next allocation; raises where it cannot be made."""
+        require_type("name", name, str)
         if name in self._ever:
             raise ValueError(f"{self.memory}: name {name!r} is taken; every allocation needs its own")
         address_bytes = round_up(self.used_bytes, alignment_bytes)
@@ -207,6 +216,7 @@ class SbufLedger(_Ledger):
     """The usable SBUF of one NeuronCore, addresses from 0."""
 
     def __init__(self, hardware: Hardware) -> None:
+        require_type("hardware", hardware, Hardware)
         super().__init__(f"SBUF of {hardware.name}", hardware.sbuf_usable_bytes_per_partition)
 
     def allocate(self, name: str, bytes_per_partition: int, alignment_bytes: int = SBUF_ALIGNMENT_BYTES) -> Allocation:
@@ -214,6 +224,7 @@ class SbufLedger(_Ledger):
 
         Raises:
             BudgetError: it does not fit; names the request, the free bytes and the largest holders.
+            TypeError: `name` is no string, or a size no integer.
             ValueError: the name is taken, or a size is not positive.
         """
         size_bytes = require_int("bytes_per_partition", bytes_per_partition, at_least=1)
@@ -230,6 +241,7 @@ class PsumLedger(_Ledger):
     """The PSUM banks of one NeuronCore, given out whole."""
 
     def __init__(self, hardware: Hardware) -> None:
+        require_type("hardware", hardware, Hardware)
         super().__init__(f"PSUM of {hardware.name}", hardware.psum_bytes_per_partition)
         self.bank_bytes = hardware.psum_bank_bytes
 
@@ -243,6 +255,7 @@ class PsumLedger(_Ledger):
 
         Raises:
             BudgetError: they do not fit; names the request, the free banks and the largest holders.
+            TypeError: `name` is no string, or `banks` no integer.
             ValueError: the name is taken, or `banks` is not positive.
         """
         size_bytes = require_int("banks", banks, at_least=1) * self.bank_bytes

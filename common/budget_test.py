@@ -174,6 +174,12 @@ def test_psum_scope():
             ValueError,
             "bytes_per_partition must be at least 1, got 0",
         ),
+        (lambda: SbufLedger("trn3"), TypeError, "hardware must be a Hardware, got 'trn3' of type str"),  # type: ignore[arg-type]
+        (lambda: PsumLedger(None), TypeError, "hardware must be a Hardware, got None of type NoneType"),  # type: ignore[arg-type]
+        (lambda: SbufLedger(TRN2).allocate(3, 4), TypeError, "name must be a str, got 3 of type int"),  # type: ignore[arg-type]
+        (lambda: SbufLedger(TRN2).allocate(["x"], 4), TypeError, "name must be a str, got .* of type list"),  # type: ignore[arg-type]
+        (lambda: SbufLedger(TRN2).check(b"x", 0, 4), TypeError, "name must be a str, got b'x' of type bytes"),  # type: ignore[arg-type]
+        (lambda: PsumLedger(TRN2).allocate(None), TypeError, "name must be a str, got None of type NoneType"),  # type: ignore[arg-type]
         (lambda: PsumLedger(TRN2).allocate("x", 0), ValueError, "banks must be at least 1, got 0"),
         (lambda: tile_bytes_per_partition((), 4), ValueError, "shape must have a partition dimension"),
         (lambda: tile_bytes_per_partition((128, 0), 4), ValueError, r"shape\[1\] must be at least 1, got 0"),
@@ -187,6 +193,13 @@ def test_psum_scope():
 def test_bad_arguments_are_refused_by_name(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_a_scope_without_a_string_for_a_name_is_not_entered():
+    ledger = SbufLedger(TRN2)
+    with pytest.raises(TypeError, match="name must be a str, got 3 of type int"), ledger.scope(3):  # type: ignore[arg-type]
+        pass
+    assert ledger.allocate("x", 4).scope == ""
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,16 @@ import operator
 from typing import Any
 
 
+def require_type(name: str, value: Any, accepted: type) -> None:
+    """Refuse a `value` that is not of type `accepted`.
+
+    Raises:
+        TypeError: it is not.
+    """
+    if not isinstance(value, accepted):
+        raise TypeError(f"{name} must be a {accepted.__name__}, got {value!r} of type {type(value).__name__}")
+
+
 def require_int(name: str, value: Any, at_least: int) -> int:
     """Return `value` as an int.
 

@@ -79,17 +79,18 @@ def pack_rows(codes: torch.Tensor, scales: torch.Tensor) -> torch.Tensor:
     """Put each row's scale behind its codes.
 
     Args:
-        codes: [..., H] float8_e4m3fn, H a multiple of 4.
+        codes: [..., H] float8_e4m3fn without NaN, H a multiple of 4.
         scales: [..., 1] float32, finite and positive.
 
     Returns:
         [..., H + 4] float8_e4m3fn.
 
     Raises:
-        TypeError, ValueError: naming the argument.
+        TypeError, ValueError: naming the argument, and the index of the first NaN.
     """
     _require_tensor("codes", codes, (torch.float8_e4m3fn,), "[..., H]", min_dims=1)
     _require_h("codes", codes.shape[-1])
+    _require_finite_codes("codes", codes)
     require_scales("scales", scales)
     if scales.shape != (*codes.shape[:-1], 1):
         expected = [*codes.shape[:-1], 1]
@@ -183,6 +184,15 @@ def _require_tensor(
         raise ValueError(f"{name} must be {form}, got {_shape(value)}")
     if value.numel() == 0:
         raise ValueError(f"{name} must not be empty, got {_shape(value)}")
+
+
+def _require_finite_codes(name: str, codes: torch.Tensor) -> None:
+    nan = (codes.view(torch.uint8) & 0x7F) == 0x7F
+    if nan.any():
+        raise ValueError(
+            f"{name} must be finite, got nan at index {nan.nonzero()[0].tolist()} "
+            f"({int(nan.sum())} such of {codes.numel()})"
+        )
 
 
 def _require_h(name: str, h: int) -> None:

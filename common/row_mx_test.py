@@ -125,12 +125,24 @@ def test_finite_codes_survive_decode_and_encode():
     assert torch.equal(row_mx.to_float8(values).view(torch.uint8), codes)
 
 
-def test_all_256_codes_survive_packing():
-    codes = torch.arange(256, dtype=torch.uint8).view(FP8).reshape(4, 64)
+def test_all_finite_codes_survive_packing_of_rows():
+    codes = torch.tensor([*FINITE_CODES, 0, 0], dtype=torch.uint8).view(FP8).reshape(4, 64)
     scales = torch.tensor([[1.0], [2.0**-100], [3.4e38], [1e-6]])
     unpacked_codes, unpacked_scales = row_mx.unpack_rows(row_mx.pack_rows(codes, scales))
     assert torch.equal(unpacked_codes.view(torch.uint8), codes.view(torch.uint8))
     assert torch.equal(unpacked_scales, scales)
+
+
+@pytest.mark.parametrize("code", [0x7F, 0xFF])
+def test_rows_with_nan_codes_are_not_packed(code):
+    codes = torch.zeros(2, 3, 8, dtype=torch.uint8)
+    codes[1, 0, 6] = codes[1, 2, 3] = code
+    with pytest.raises(ValueError, match=re.escape("codes must be finite, got nan at index [1, 0, 6] (2 such of 48)")):
+        row_mx.pack_rows(codes.view(FP8), torch.ones(2, 3, 1))
+
+
+def test_all_256_codes_survive_packing_of_weights():
+    codes = torch.arange(256, dtype=torch.uint8).view(FP8).reshape(4, 64)
     assert torch.equal(row_mx.unpack_weight(row_mx.pack_weight(codes)).view(torch.uint8), codes.view(torch.uint8))
 
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from common.budget import BudgetError
-from common.checks import require_int
+from common.checks import require_int, require_type
 from common.hardware import Hardware
 from common.tiling import Tile, ceil_div, tiles
 
@@ -60,6 +60,7 @@ class Demand:
     chunk_weight_buffers: int = 2
 
     def __post_init__(self) -> None:
+        require_type("hardware", self.hardware, Hardware)
         for field in dataclasses.fields(self):
             if field.name != "hardware":
                 at_least = 0 if field.name == "fixed_bytes" else 1

@@ -342,6 +342,7 @@ def test_a_refusal_names_every_part():
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
+        (lambda: wan(hardware="trn3"), TypeError, "hardware must be a Hardware, got 'trn3' of type str"),
         (lambda: wan(num_s_tiles=0), ValueError, "num_s_tiles must be at least 1, got 0"),
         (lambda: wan(num_i_banks=0), ValueError, "num_i_banks must be at least 1, got 0"),
         (lambda: wan(num_h_tiles=-1), ValueError, "num_h_tiles must be at least 1, got -1"),
