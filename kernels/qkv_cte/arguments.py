@@ -19,7 +19,7 @@ from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
 from kernels.qkv_cte import plan
 from kernels.qkv_cte.config import S_TILE, NormRopePass
-from kernels.qkv_cte.dims import Dims
+from kernels.qkv_cte.dims import H_MULTIPLE, Dims
 from kernels.qkv_cte.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.plan import Plan
 
@@ -73,9 +73,10 @@ def require_hidden(packed_hidden: Any) -> None:
     if packed_hidden.device.type == "meta":
         raise ValueError("packed_hidden is on device meta and has no values; accepted: the CPU or a Neuron device")
     hidden = packed_hidden.shape[-1] - ROW_TAIL_BYTES
-    if hidden < 1:
+    if hidden < 1 or hidden % H_MULTIPLE:
         raise ValueError(
-            f"packed_hidden is {shape(packed_hidden)}; accepted: [B, S, H + 4], H codes and the 4 bytes of a row scale"
+            f"packed_hidden is {shape(packed_hidden)}; accepted: [B, S, H + 4], H codes and the 4 bytes of a row "
+            f"scale, H a multiple of {H_MULTIPLE}, padded by the caller with zeros"
         )
     if packed_hidden.device.type != "cpu":
         return
@@ -201,7 +202,13 @@ def require_eps(name: str, value: Any) -> None:
     """A finite number above 0."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
-    if not (math.isfinite(value) and value > 0):
+    try:
+        number = float(value)
+    except OverflowError:
+        # Its digits may be too many to print.
+        bits = int(value).bit_length()
+        raise ValueError(f"{name} is an integer of {bits} bits; accepted: a finite number above 0") from None
+    if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} is {value!r}; accepted: a finite number above 0")
 
 
@@ -246,8 +253,13 @@ def require_tensor(
     accepted = f"{layout} {' or '.join(str(dtype) for dtype in dtypes)}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; accepted: a torch tensor {accepted}")
+    if value.is_nested or value.layout != torch.strided:
+        layout_given = "nested" if value.is_nested else str(value.layout)
+        raise TypeError(f"{name} is {layout_given}; accepted: a strided tensor {accepted}")
     if value.dtype not in dtypes:
         raise TypeError(f"{name} is {value.dtype}; accepted: {accepted}")
+    if value.is_neg():
+        raise ValueError(f"{name} is a negated view; accepted: its resolve_neg()")
     if value.dim() != len(form):
         raise ValueError(f"{name} is {shape(value)}; accepted: {layout}")
     if value.numel() == 0:

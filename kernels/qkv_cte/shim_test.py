@@ -292,6 +292,8 @@ def with_128_rows(name):
 
 FP8 = torch.float8_e4m3fn
 ROWS = torch.zeros(1, 6, 260).to(FP8)
+JAGGED = torch.nested.nested_tensor([torch.ones(384)], layout=torch.jagged)
+NEGATED = torch.ones(1, 384, dtype=torch.complex64).conj().imag
 INF, NAN = float("inf"), float("nan")
 PARAMETERS = [
     # Target and cores.
@@ -327,12 +329,12 @@ PARAMETERS = [
     (
         {"packed_hidden": torch.zeros(1, 6, 204).to(FP8)},
         ValueError,
-        "row scales of packed_hidden .* must be finite and positive, got 0.0",
+        r"packed_hidden is \[1, 6, 204\]; accepted: \[B, S, H \+ 4\], .* H a multiple of 128",
     ),
     (
         {"packed_hidden": row_mx.row_quantise_packed(torch.ones(1, 6, 200))},
         ValueError,
-        r"packed_hidden is \[1, 6, 204\].*hidden is 200; accepted: a multiple of 128 .*up to 256 would cost 28.0% more",
+        r"packed_hidden is \[1, 6, 204\]; accepted: \[B, S, H \+ 4\], .* H a multiple of 128",
     ),
     (
         {"packed_hidden": row_mx.row_quantise_packed(torch.ones(1, 5, 256))},
@@ -342,7 +344,12 @@ PARAMETERS = [
     (
         {"packed_hidden": row_mx.row_quantise_packed(torch.ones(1, 6, 256))[..., :256]},
         ValueError,
-        "packed_hidden",
+        r"packed_hidden is \[1, 6, 256\]; accepted: \[B, S, H \+ 4\], .* H a multiple of 128",
+    ),
+    (
+        {"packed_hidden": ROWS},
+        ValueError,
+        "row scales of packed_hidden .* must be finite and positive, got 0.0",
     ),
     (
         damaged("packed_hidden", (0, 4, 9), 0x7F),
@@ -387,6 +394,10 @@ PARAMETERS = [
     ({"bias": torch.zeros(1, 0)}, ValueError, r"bias is \[1, 0\], which is empty"),
     (damaged("bias", (0, 7), NAN), ValueError, r"bias has nan at \[0, 7\]; accepted: finite values"),
     (damaged("bias", (0, 8), -INF), ValueError, r"bias has -inf at \[0, 8\]; accepted: finite values"),
+    ({"bias": torch.zeros(1, 384).to_sparse()}, TypeError, "bias is torch.sparse_coo; accepted: a strided tensor"),
+    ({"packed_hidden": ROWS.float().to_sparse()}, TypeError, "packed_hidden is torch.sparse_coo; accepted: a strided"),
+    ({"bias": JAGGED}, TypeError, "bias is nested; accepted: a strided tensor"),
+    ({"bias": NEGATED}, ValueError, r"bias is a negated view; accepted: its resolve_neg\(\)"),
     (with_128_rows("bias"), ValueError, "bias has .* in row 77 and .* in row 0 at channel 5; accepted"),
     # RoPE.
     ({"fused_rope": 1}, TypeError, "fused_rope is 1; accepted: True or False"),
@@ -402,6 +413,12 @@ PARAMETERS = [
     # Norm.
     ({"norm_eps": 0.0}, ValueError, "norm_eps is 0.0; accepted: a finite number above 0"),
     ({"norm_eps": NAN}, ValueError, "norm_eps is nan; accepted: a finite number above 0"),
+    ({"norm_eps": 10**400}, ValueError, "norm_eps is an integer of 1329 bits; accepted: a finite number above 0"),
+    (
+        norm_arguments(qk_norm_pre_rope=QKNormConfig(ACROSS_HEADS, ACROSS_HEADS, eps=10**5000)),
+        ValueError,
+        "qk_norm_pre_rope.eps is an integer of 16610 bits; accepted: a finite number above 0",
+    ),
     ({"norm_eps": "1e-6"}, TypeError, "norm_eps is '1e-6'; accepted: a number above 0"),
     ({"qk_norm_pre_rope": ACROSS_HEADS}, TypeError, "qk_norm_pre_rope is a NormType; accepted: QKNormConfig or None"),
     (
