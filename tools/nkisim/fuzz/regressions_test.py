@@ -9,7 +9,7 @@ import pytest
 
 import nki.isa
 import nki.language
-from nkisim import Options, run
+from nkisim import run
 from nkisim.errors import NkiValidationError
 
 nisa: Any = nki.isa
@@ -51,6 +51,11 @@ REFUSED = (
     "nisa.nc_matmul(p, t, t, is_moving_onezero=np.zeros(2))",
     "nisa.nc_matmul(p, t, t, is_transpose=np.zeros(2))",
     "nisa.nc_matmul(p, t, t, accumulate=np.zeros(2))",
+    "nisa.tensor_reduce(t, nl.add, t, (1,), negate=np.zeros(2))",
+    "nisa.tensor_scalar_reduce(t, t, nl.add, 1.0, nl.add, reduce_res_negate=np.zeros(2))",
+    "nisa.tensor_tensor_scan(t, t, t, 0.0, nl.add, nl.add, reverse0=np.zeros(2))",
+    "nisa.tensor_copy_predicated(t, t, t.view(nl.uint32), reverse_pred=np.zeros(2))",
+    "nl.sequential_range(0, step=np.zeros(2))",
     "nisa.tensor_copy(t.ap([[8, 4], [1, 4], [1, 2]]), t)",
 )
 
@@ -62,7 +67,7 @@ def run_line(line: str) -> None:
         tiles = {"i": nl.ndarray((4, 1), nl.int32), "p": nl.ndarray((8, 8), nl.float32, buffer=nl.psum)}
         exec(line, {"nisa": nisa, "nl": nl, "np": np, "t": t, "x": x, **tiles})
 
-    run(kernel, np.ones((4, 8), np.float32), options=Options())
+    run(kernel, np.ones((4, 8), np.float32))
 
 
 @pytest.mark.parametrize("line", REFUSED)

@@ -43,6 +43,8 @@ def tensor_reduce(
     call = "nisa.tensor_reduce"
     core = machine.core(call)
     operator = operands.operator_among(call, "op", op, _REDUCTIONS)
+    if negate is not False:
+        rules.flags(call, negate=negate)
     try:
         first = axis if type(axis) is int and axis == len(data.shape) - 1 > 0 else _first_axis(call, axis, data)
         key = (call, operator.name, dst.signature, data.signature, first, bool(negate))

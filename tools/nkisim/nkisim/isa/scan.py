@@ -41,6 +41,7 @@ def tensor_tensor_scan(
     rules.require_tensors(call, dst=dst, data0=data0, data1=data1)
     first = operands.operator(call, "op0", op0, _ARITHMETIC)
     second = operands.operator(call, "op1", op1, _ARITHMETIC)
+    rules.flags(call, reverse0=reverse0, reverse1=reverse1)
     key = (call, *operands.signatures(dst, data0, data1, initial))
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("data0", data0), ("data1", data1)):

@@ -43,6 +43,7 @@ def tensor_copy_predicated(
     call = "nisa.tensor_copy_predicated"
     core = machine.core(call)
     rules.require_tensors(call, dst=dst, predicate=predicate)
+    rules.flags(call, reverse_pred=reverse_pred)
     key = (call, dst.signature, predicate.signature, *operands.signatures(src))
     if key not in core.checked:
         _check_predicated(call, core, dst, src, predicate)
@@ -107,6 +108,7 @@ def select_reduce(
     operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
     tensors = (dst.signature, predicate.signature, on_true.signature)
     accumulation.require_command(call, reduce_cmd)
+    rules.flags(call, reverse_pred=reverse_pred)
     key = (call, *tensors, *operands.signatures(on_false, reduce_res), reduce_cmd)
     if key not in core.checked:
         for operand, tensor in (("dst", dst), ("on_true", on_true), ("predicate", predicate)):

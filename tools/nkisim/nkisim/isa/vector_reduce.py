@@ -114,6 +114,7 @@ def tensor_scalar_reduce(
     rules.require_tensors(call, dst=dst, data=data)
     operator = operands.operator(call, "op0", op0, ("arithmetic", "unary"))
     reduction = operands.operator_among(call, "reduce_op", reduce_op, _REDUCTIONS)
+    rules.flags(call, reverse0=reverse0, reduce_res_negate=reduce_res_negate)
     if reverse0:
         raise ArgumentError(f"{call}: reverse0 is {reverse0!r}; accepted: False, the instruction cannot swap its sides")
     accumulation.require_command(call, reduce_cmd)

@@ -15,7 +15,7 @@ from nkisim.registers import VirtualRegister
 
 def _unrolled(name: str, start: Any, stop: Any, step: Any) -> range:
     bounds = (start,) if stop is None else (start, stop, step)
-    if stop is None and step != 1:
+    if stop is None and not (isinstance(step, int) and step == 1):
         bounds = (0, start, step)
     try:
         return range(*(operator.index(b) for b in bounds))
