@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import gc
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from typing import Any
 from common import hardware
 from nkisim import border, capacity, machine
 from nkisim.capacity import MemoryReport
-from nkisim.errors import DeadlockError
+from nkisim.errors import DeadlockError, DivergenceError
 from nkisim.machine import Core, Launch
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options, require_precise
@@ -76,6 +77,12 @@ class Rank:
             shared.settle()
         for core in self.cores:
             core.loops.check_tensors()
+        for core, result in zip(self.cores[1:], self.results[1:], strict=True):
+            if not border.same_result(self.results[0], result):
+                raise DivergenceError(
+                    f"{self.launch.place(0)} returns {self.results[0]!r}, {self.launch.place(core.program_id)} "
+                    f"{result!r}; accepted: the same"
+                )
         cores = tuple(_report(core) for core in self.cores)
         self.arguments.check_written()
         outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
@@ -114,11 +121,24 @@ def prepare(
     return ranks
 
 
+_one_at_a_time = threading.Lock()
+"""Held by the thread that simulates: the current core is the process's."""
+
+
 def execute(ranks: list[Rank]) -> list[Run]:
     """Runs ranks to their end. One core runs in the caller's thread, where a debugger expects it; several take turns.
 
+    Where another thread simulates, this one waits for it; a kernel that starts a simulation of its own does not.
+
     The caller's arrays are as before; `Rank.arguments.commit` writes to them.
     """
+    if machine.runs_here():
+        return _execute(ranks)
+    with _one_at_a_time:
+        return _execute(ranks)
+
+
+def _execute(ranks: list[Rank]) -> list[Run]:
     bodies = [body for rank in ranks for body in rank.bodies()]
     before = machine.current
     # A stream is many small tuples that no cycle holds; looking for cycles among them would cost more than they do.
@@ -130,7 +150,7 @@ def execute(ranks: list[Rank]) -> list[Run]:
             ranks[0].launch.wait = functools.partial(_wait_alone, name)
             body()
         else:
-            turns = Turns(bodies)
+            turns = Turns(bodies, functools.partial(machine.take_turn, None))
             for rank in ranks:
                 rank.launch.wait = functools.partial(_wait_in_turn, turns)
             turns.run()

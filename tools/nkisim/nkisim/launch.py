@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -41,9 +42,9 @@ class Kernel:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Runs it on the simulator, or inline in the kernel that is running."""
-        if machine.current is not None:
+        if machine.runs_here():
             return self.function(*args, **kwargs)
-        return run(self, *args, **kwargs).outputs
+        return _run_one(self, args, kwargs, Options()).outputs
 
 
 def jit(fn: Callable[..., Any] | None = None, **kwargs: Any) -> Any:
@@ -68,12 +69,12 @@ def simulate(kernel: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(kernel)
     def simulated(*args: Any, **kwargs: Any) -> Any:
-        return run(kernel, *args, **kwargs).outputs
+        return _run_one(kernel, args, kwargs, Options()).outputs
 
     return simulated
 
 
-def run(kernel: Callable[..., Any], *args: Any, options: Options | None = None, **kwargs: Any) -> Run:
+def run(kernel: Callable[..., Any], /, *args: Any, options: Options | None = None, **kwargs: Any) -> Run:
     """Runs a kernel on the CPU.
 
     Args:
@@ -85,8 +86,12 @@ def run(kernel: Callable[..., Any], *args: Any, options: Options | None = None, 
     Raises:
         NkiValidationError: the kernel breaks a rule; the subclass says which.
     """
+    return _run_one(kernel, args, kwargs, options or Options())
+
+
+def _run_one(kernel: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], options: Options) -> Run:
     launched = _kernel(kernel)
-    (rank,) = prepare(launched.function, launched.lnc, options or Options(), [(args, kwargs)], LocalWorld(1))
+    (rank,) = prepare(launched.function, launched.lnc, options, [(args, kwargs)], LocalWorld(1))
     (finished,) = execute([rank])
     rank.arguments.commit()
     return finished
@@ -162,7 +167,13 @@ def outputs_per_rank(kernel: Callable[..., Any], lnc: int, inputs: Sequence[Mapp
 
 
 def _kernel(kernel: Callable[..., Any]) -> Kernel:
-    return kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    launched = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
+    function = launched.function
+    if not callable(function):
+        raise LaunchError(f"{function!r} is no kernel; accepted: a function")
+    if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
+        raise LaunchError(f"{launched.__name__} is a generator or coroutine, which runs nothing; accepted: a function")
+    return launched
 
 
 def _call(number: int, given: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
@@ -167,12 +168,19 @@ class Core:
             self.launch.watch(shared[-1])
         self._shared_created += 1
         first = shared[position].allocation
-        if (first.shape, first.dtype) != (allocation.shape, allocation.dtype):
+        mine, theirs = ((a.shape, a.dtype, _given_name(a)) for a in (allocation, first))
+        if mine != theirs:
             raise DivergenceError(
-                f"core {self.program_id} creates shared_hbm tensor {position} as {allocation.dtype}"
-                f"{list(allocation.shape)}, another core as {first.dtype}{list(first.shape)}"
+                f"core {self.program_id} creates shared_hbm tensor {position} as {allocation.name} {allocation.dtype}"
+                f"{list(allocation.shape)}, another core as {first.name} {first.dtype}{list(first.shape)}"
             )
         return shared[position]
+
+
+def _given_name(allocation: Allocation) -> str | None:
+    """The kernel's own name for a tensor; the ones made up count what each core created."""
+    made_up = f"{allocation.buffer.value}_{allocation.number}"
+    return None if allocation.name == made_up else allocation.name
 
 
 current: Core | None = None
@@ -190,8 +198,17 @@ def core(call: str) -> Core:
     return current
 
 
+_thread = 0
+
+
+def runs_here() -> bool:
+    """Whether this thread is the one whose kernel runs."""
+    return current is not None and _thread == threading.get_ident()
+
+
 def take_turn(running: Core | None) -> Core | None:
-    """Makes `running` the current core and returns the one before it."""
-    global current
+    """Makes `running` the current core, in this thread, and returns the one before it."""
+    global current, _thread
     before, current = current, running
+    _thread = threading.get_ident()
     return before

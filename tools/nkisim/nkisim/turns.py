@@ -41,7 +41,8 @@ class _Worker:
 class Turns:
     """Gives turns to named bodies until all have finished."""
 
-    def __init__(self, bodies: Sequence[tuple[str, Callable[[], None]]]) -> None:
+    def __init__(self, bodies: Sequence[tuple[str, Callable[[], None]]], stop: Callable[[], object]) -> None:
+        self._stop = stop
         self._workers = [_Worker(name, body, threading.Event()) for name, body in bodies]
         self._running = 0
         self._abandoned = False
@@ -57,6 +58,11 @@ class Turns:
                 thread.join()
         except BaseException:
             self._abandoned = True
+            self._stop()
+            for worker in self._workers:
+                worker.turn.set()
+            for thread in threads:
+                thread.join()
             raise
         errors = [w.error for w in self._workers if w.error is not None and not isinstance(w.error, _Abandoned)]
         if errors:

@@ -17,7 +17,7 @@ Body = Callable[[], None]
 
 
 def started(bodies: list[Body]) -> Turns:
-    return Turns([(f"core {n}", body) for n, body in enumerate(bodies)])
+    return Turns([(f"core {n}", body) for n, body in enumerate(bodies)], lambda: None)
 
 
 def test_each_body_runs_to_its_end_in_order() -> None:
