@@ -9,21 +9,20 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Sequence
 
-from common import hardware
 from common.hardware import Hardware
+from kernels.qkv_cte import arguments as kernel_arguments
 from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import json_document, layer, shapes, tables
 from kernels.qkv_cte.bench.checkpoint import read_layer
-from kernels.qkv_cte.bench.command_line import BAD_INPUT, OneLineParser, integer
-from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
+from kernels.qkv_cte.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
+from kernels.qkv_cte.bench.files import caller_path, require_apart, require_writable, whole_file
 from kernels.qkv_cte.bench.progress import progress
 
 OK, OUT_OF_TOLERANCE = 0, 1
-DEFAULT_SUITE, DEFAULT_LNC = "wan22", 2
+DEFAULT_SUITE, DEFAULT_LNC, DEFAULT_TARGET = "wan22", 2, "trn3"
 
 _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench
@@ -31,7 +30,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench -- --shape 1,4726,5120,3840 --lnc 1 --no-numerics
   bazel run //kernels/qkv_cte:bench -- --checkpoint wan_layer.safetensors --layer 0
 
-exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage or input
+exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage, input or output
 """
 
 
@@ -40,44 +39,51 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = _parser()
     options = parser.parse_args(arguments)
     _require_one_subject(parser, options)
-    if options.list:
-        tables.show(tables.suites())
-        return OK
     try:
+        require_stdout()
+        if options.list:
+            tables.show(tables.suites())
+            return OK
+        target = kernel_arguments.require_target(
+            DEFAULT_TARGET if options.target is None else options.target, options.lnc or DEFAULT_LNC
+        )
         if options.json:
             require_writable(caller_path(options.json))
-        target = hardware.get(options.target)
         return _bench_layer(options, target) if options.checkpoint else _bench_shapes(options, target)
     except ValueError as error:
         parser.error(str(error))
 
 
 def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
-    chosen = [shapes.prepare(case, target, values=options.numerics) for case in _cases(options)]
+    chosen = _cases(options)
     results = []
-    with progress(len(chosen)) as announce:
-        for shape in chosen:
+    with progress(1 + len(chosen)) as announce:
+        announce("planning")
+        for shape in [shapes.prepare(case, target, values=options.numerics) for case in chosen]:
             values = ", then values" if shape.values else ""
             announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens{values}")
             results.append(shapes.run(shape))
-    tables.show(tables.shapes(results))
     _write_json(options, json_document.document(target.name, results, []))
+    tables.show(tables.shapes(results))
     return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
 
 
 def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
     path = caller_path(options.checkpoint)
-    with progress(1) as announce:
+    if options.json:
+        require_apart(caller_path(options.json), path)
+    with progress(2) as announce:
         announce(f"reading layer {options.layer} of {path}")
         weights = read_layer(path, options.layer)
-    projections = layer.prepare(weights, target, options.lnc or DEFAULT_LNC)
+        announce("planning")
+        projections = layer.prepare(weights, target, options.lnc or DEFAULT_LNC)
     results = []
     with progress(len(projections)) as announce:
         for projection in projections:
             announce(f"{projection.name}: {projection.plan.dims.tokens:,} tokens")
             results.append(layer.run(projection))
-    tables.show(tables.projections(results))
     _write_json(options, json_document.document(target.name, [], results))
+    tables.show(tables.projections(results))
     return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 
@@ -91,13 +97,16 @@ def _cases(options: argparse.Namespace) -> list[cases.Case]:
 def _write_json(options: argparse.Namespace, document: dict[str, object]) -> None:
     if options.json:
         with whole_file(caller_path(options.json)) as partial:
-            partial.write_text(json.dumps(document, indent=2) + "\n")
+            partial.write_text(json.dumps(document, indent=2, allow_nan=False) + "\n")
 
 
 def _require_one_subject(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     subjects = [name for name in ("list", "suite", "shape", "checkpoint") if getattr(options, name)]
     if len(subjects) > 1:
         parser.error(f"--{subjects[0]} and --{subjects[1]} exclude each other")
+    for name, flag in (("lnc", "lnc"), ("target", "target"), ("numerics", "no-numerics"), ("json", "json")):
+        if options.list and getattr(options, name) != parser.get_default(name):
+            parser.error(f"--list and --{flag} exclude each other")
     if bool(options.checkpoint) != (options.layer is not None):
         parser.error("--checkpoint and --layer belong together")
     if options.checkpoint and not options.numerics:
@@ -111,12 +120,14 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--shape", action="append", type=_shape, metavar="B,S,H,I", help="run a shape of your own; may be repeated"
     )
-    parser.add_argument("--checkpoint", metavar="FILE", help="project with a layer of this safetensors file")
+    parser.add_argument(
+        "--checkpoint", type=file_name, metavar="FILE", help="project with a layer of this safetensors file"
+    )
     parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
-    parser.add_argument("--target", default="trn3", help="trn2 or trn3 (default); trn2 has no MX products")
+    parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
-    parser.add_argument("--json", metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
     return parser
 
 
@@ -132,6 +143,3 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)

@@ -43,7 +43,7 @@ def test_success(tmp_path):
     folder.mkdir()
     ran = command("--shape", "1,130,256,600", "--json", "out.json", BUILD_WORKING_DIRECTORY=str(folder))
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr == "[1/1] 1,130,256,600: 130 tokens, then values\n"
+    assert ran.stderr == "[1/2] planning\n[2/2] 1,130,256,600: 130 tokens, then values\n"
     assert "\x1b" not in ran.stdout
     assert [line for line in ran.stdout.splitlines() if line.startswith("1,130,256,600")][-1].endswith("ok")
     (entry,) = json.loads((folder / "out.json").read_text())["shapes"]
@@ -56,7 +56,7 @@ def test_bad_usage_ends_in_one_line():
     ran = command("--target", "trn2")
     assert ran.returncode == 2, ran.stderr
     assert ran.stdout == ""
-    assert ran.stderr.startswith("bench: error: target is 'trn2'; accepted: 'trn3', the MX products")
+    assert ran.stderr.startswith("bench: error: target is 'trn2'; accepted: 'trn3', the first with the MX products")
     assert ran.stderr.count("\n") == 1
 
 
@@ -74,6 +74,57 @@ def test_a_layer_that_quantises_badly_is_out_of_tolerance(tmp_path):
     fused, *others = json.loads((tmp_path / "out.json").read_text())["projections"]
     assert [segment["relative_rms"] > 0.06 for segment in fused["segments"]] == [False, True, False]
     assert [other["accepted"] for other in others] == [True, True, True]
+
+
+def test_results_never_replace_the_checkpoint(capsys, tmp_path):
+    path = tmp_path / "layer.safetensors"
+    save_file(small_layer.tensors(), path)
+    before = path.read_bytes()
+    link = tmp_path / "link"
+    link.symlink_to(path)
+    for name in (path, link):
+        message = refusal(capsys, "--checkpoint", str(path), "--layer", "0", "--json", str(name))
+        assert f"{name} is the file to read" in message
+    assert path.read_bytes() == before
+
+
+def test_a_projection_of_zeros_is_a_result(capsys, tmp_path):
+    tensors = small_layer.tensors()
+    for name in ("weight", "bias"):
+        tensors[f"blocks.0.attn1.to_v.{name}"].zero_()
+    save_file(tensors, tmp_path / "layer.safetensors")
+    json_path = tmp_path / "out.json"
+    asked = ["--checkpoint", str(tmp_path / "layer.safetensors"), "--layer", "0", "--json", str(json_path)]
+    assert bench.main(asked) == 0
+    assert "undefined" in capsys.readouterr().out
+    segments = json.loads(json_path.read_text(), parse_constant=pytest.fail)["projections"][0]["segments"]
+    assert segments[2] == {"name": "V", "cosine": None, "relative_rms": 0.0, "accepted": True}
+
+
+SMALL_RUN = "--shape 1,4,128,128 --no-numerics --json out.json"
+
+
+@pytest.mark.parametrize(
+    ("redirection", "message", "written"),
+    [
+        (">/dev/full", "stdout cannot be written: No space left on device", True),
+        ("| true", "stdout cannot be written: Broken pipe", True),
+        (">&-", "stdout is closed", False),
+    ],
+)
+def test_stdout_that_takes_nothing(tmp_path, redirection, message, written):
+    """One line and a status of its own; results in the file where there are any."""
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    script = f"{sys.executable} -m kernels.qkv_cte.bench.bench {SMALL_RUN} {redirection}; exit ${{PIPESTATUS[0]}}"
+    ran = subprocess.run(
+        ["bash", "-c", script], capture_output=True, text=True, cwd=tmp_path, env=environment, check=False
+    )
+    *progress, error = ran.stderr.splitlines()
+    assert all(line.startswith("[") for line in progress)
+    assert error.startswith(f"bench: error: {message}")
+    assert ran.returncode == 2
+    assert bool(progress) == written
+    assert [file.name for file in tmp_path.iterdir()] == (["out.json"] if written else [])
 
 
 def test_values_out_of_tolerance(capsys, monkeypatch):
@@ -121,9 +172,23 @@ def test_help_has_examples(capsys):
         (["--suite", "none"], "invalid choice: 'none'"),
         (["--suite", "wan22", "--shape", "1,4,128,128"], "--suite and --shape exclude each other"),
         (["--list", "--checkpoint", "x", "--layer", "0"], "--list and --checkpoint exclude each other"),
+        (["--list", "--lnc", "2"], "--list and --lnc exclude each other"),
+        (["--list", "--target", "trn3"], "--list and --target exclude each other"),
+        (["--list", "--no-numerics"], "--list and --no-numerics exclude each other"),
+        (["--list", "--json", "x"], "--list and --json exclude each other"),
+        (["--json", ""], "argument --json: ''; accepted: the name of a file"),
+        (["--checkpoint", "", "--layer", "0"], "argument --checkpoint: ''; accepted: the name of a file"),
+        (["--json", "n" * 300], "cannot be written: File name too long"),
+        (
+            ["--shape", "1,131074,128,128"],
+            "--shape 1,131074,128,128 has 131,074 tokens (B * S); accepted: up to 131,072",
+        ),
+        (["--shape", "1,4,128,9" + "9" * 5000], "accepted: an integer from 1 to 2147483647"),
         (["--lnc", "3"], "invalid choice: 3"),
         (["--target", "trn1"], "target must be 'trn2' or 'trn3', got 'trn1'"),
-        (["--target", "trn2", "--shape", "1,4,128,128"], "accepted: 'trn3', the MX products"),
+        (["--target", "trn2", "--shape", "1,4,128,128"], "accepted: 'trn3', the first with the MX products"),
+        (["--target", "trn2", "--checkpoint", "absent", "--layer", "0"], "accepted: 'trn3', the first with"),
+        (["--target", ""], "target must be 'trn2' or 'trn3', got ''"),
         (["--checkpoint", "x"], "--checkpoint and --layer belong together"),
         (["--layer", "0"], "--checkpoint and --layer belong together"),
         (["--checkpoint", "x", "--layer", "-1"], "'-1'; accepted: an integer from 0"),

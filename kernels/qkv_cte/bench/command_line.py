@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NoReturn
 
 BAD_INPUT = 2
@@ -58,14 +59,16 @@ def require_stdout() -> None:
         raise ValueError("stdout is closed; accepted: a terminal, file or pipe")
 
 
-def write_out(text: str) -> None:
-    """Prints at once.
+@contextmanager
+def written_to_stdout() -> Iterator[None]:
+    """Has what the block prints written at its end.
 
     Raises:
         ValueError: stdout takes no more: its reader has gone, or its disk is full.
     """
     try:
-        print(text, flush=True)
+        yield
+        sys.stdout.flush()
     except OSError as error:
         # What is left in the buffer would fail once more when the interpreter ends.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

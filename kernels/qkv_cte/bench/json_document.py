@@ -1,8 +1,9 @@
-"""The bench's results as JSON: sizes in bytes, ratios as plain numbers, null where nothing was computed."""
+"""The bench's results as JSON: sizes in bytes, ratios as plain numbers, null where nothing finite was computed."""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,15 +18,27 @@ VERSION = 1
 
 def document(target: str, shapes: Sequence[ShapeResult], projections: Sequence[ProjectionResult]) -> dict[str, Any]:
     """Everything that a bench run measured."""
-    return {
-        "version": VERSION,
-        "kernel": "qkv_cte",
-        "target": target,
-        "simulated": True,
-        "accepted": {"max_ulps": MAX_ULPS, "relative_rms_to_layer": MAX_RELATIVE_RMS},
-        "shapes": [_shape(result) for result in shapes],
-        "projections": [_projection(result) for result in projections],
-    }
+    measured: dict[str, Any] = _without_nonfinite(
+        {
+            "version": VERSION,
+            "kernel": "qkv_cte",
+            "target": target,
+            "simulated": True,
+            "accepted": {"max_ulps": MAX_ULPS, "relative_rms_to_layer": MAX_RELATIVE_RMS},
+            "shapes": [_shape(result) for result in shapes],
+            "projections": [_projection(result) for result in projections],
+        }
+    )
+    return measured
+
+
+def _without_nonfinite(value: Any) -> Any:
+    """The same with null for NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: _without_nonfinite(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_nonfinite(entry) for entry in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shape(result: ShapeResult) -> dict[str, Any]:
@@ -55,7 +68,7 @@ def _projection(result: ProjectionResult) -> dict[str, Any]:
         "sizes": dataclasses.asdict(planned.dims),
         "plan": _plan(planned),
         "errors": dataclasses.asdict(result.errors),
-        "segments": [dataclasses.asdict(segment) for segment in result.segments],
+        "segments": [dataclasses.asdict(segment) | {"accepted": segment.accepted} for segment in result.segments],
         "accepted": result.accepted,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -53,13 +54,19 @@ class SegmentResult:
 
     Attributes:
         name: "Q", "K" or "V".
-        cosine: cosine of the angle between the two outputs as vectors.
-        relative_rms: RMS of the difference over RMS of the layer's own output.
+        cosine: cosine of the angle between the two outputs as vectors; None where one of them is all zero.
+        relative_rms: RMS of the difference over RMS of the layer's own output; of an own output of all zeros, 0 where
+            there is no difference and infinity where there is one.
     """
 
     name: str
-    cosine: float
+    cosine: float | None
     relative_rms: float
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the difference is no more than quantisation makes."""
+        return self.relative_rms <= MAX_RELATIVE_RMS
 
 
 @dataclass(frozen=True)
@@ -77,10 +84,14 @@ class ProjectionResult:
     segments: tuple[SegmentResult, ...]
 
     @property
+    def exact(self) -> bool:
+        """Whether the call is within tolerance of the fp64 reference."""
+        return within_tolerance(self.errors)
+
+    @property
     def accepted(self) -> bool:
         """Whether both comparisons are within tolerance."""
-        close = all(segment.relative_rms <= MAX_RELATIVE_RMS for segment in self.segments)
-        return close and within_tolerance(self.errors)
+        return self.exact and all(segment.accepted for segment in self.segments)
 
 
 def prepare(layer: Layer, hardware: Hardware, lnc: int) -> list[Projection]:
@@ -138,6 +149,14 @@ def compare_segments(projection: Projection, output: torch.Tensor) -> Iterator[S
         width = linear.weight.shape[0]
         got = output[..., first : first + width].double().flatten()
         own = torch.nn.functional.linear(states, linear.weight.float(), linear.bias.float()).double().flatten()
-        cosine = torch.dot(got, own) / (got.norm() * own.norm())
-        yield SegmentResult(name, float(cosine), float((got - own).norm() / own.norm()))
+        yield _compare_segment(name, got, own)
         first += width
+
+
+def _compare_segment(name: str, got: torch.Tensor, own: torch.Tensor) -> SegmentResult:
+    lengths = float(got.norm()), float(own.norm())
+    distance = float((got - own).norm())
+    cosine = float(torch.dot(got, own)) / math.prod(lengths) if all(lengths) else None
+    if lengths[1]:
+        return SegmentResult(name, cosine, distance / lengths[1])
+    return SegmentResult(name, cosine, math.inf if distance else 0.0)

@@ -1,6 +1,7 @@
 """A layer's projections on the kernel against the layer's own."""
 
 import dataclasses
+import math
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 from common import row_mx
 from common.hardware import TRN2, TRN3
 from kernels.qkv_cte.bench import layer, measure, small_layer
-from kernels.qkv_cte.bench.checkpoint import read_layer
+from kernels.qkv_cte.bench.checkpoint import Linear, read_layer
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 from kernels.qkv_cte.bench.small_layer import HIDDEN
 from kernels.qkv_cte.compare import Errors
@@ -47,6 +48,7 @@ def test_every_segment_is_close_to_the_layers_own(projections):
         assert result.accepted
         assert [segment.name for segment in result.segments] == list(projection.linears)
         for segment in result.segments:
+            assert segment.cosine is not None
             assert segment.cosine > 0.998
             # Less would mean that nothing was quantised.
             assert 0.01 < segment.relative_rms < layer.MAX_RELATIVE_RMS
@@ -56,6 +58,33 @@ def test_a_result_far_from_its_own_operands_is_not_accepted(projections):
     result = layer.run(projections[1])
     assert result.accepted
     assert not dataclasses.replace(result, errors=Errors(1.5, (0, 0), 0.0, 0)).accepted
+
+
+def zeroed(weights):
+    """The layer with cross-attention's K at zero, weights and bias."""
+    linear = weights.cross_attention.to_k
+    zero = Linear(torch.zeros_like(linear.weight), torch.zeros_like(linear.bias))
+    return dataclasses.replace(weights, cross_attention=dataclasses.replace(weights.cross_attention, to_k=zero))
+
+
+def test_a_projection_of_zeros_is_accepted(weights):
+    projection = layer.prepare(zeroed(weights), TRN3, lnc=2)[2]
+    result = layer.run(projection)
+    assert result.accepted
+    assert [(segment.cosine, segment.relative_rms) for segment in result.segments] == [(None, 0.0)]
+
+
+def test_anything_but_zeros_of_a_projection_of_zeros_is_not(weights):
+    projection = layer.prepare(zeroed(weights), TRN3, lnc=2)[2]
+    output = torch.zeros(1, 6, HIDDEN, dtype=torch.bfloat16)
+    output[0, 5, 7] = 1e-30
+    (segment,) = layer.compare_segments(projection, output)
+    assert (segment.cosine, segment.relative_rms, segment.accepted) == (None, math.inf, False)
+
+
+def test_zeros_of_a_projection_of_other_values_are_not_accepted(projections):
+    (segment,) = layer.compare_segments(projections[2], torch.zeros(1, 6, HIDDEN, dtype=torch.bfloat16))
+    assert (segment.cosine, segment.relative_rms, segment.accepted) == (None, 1.0, False)
 
 
 def test_operands_are_the_layers_matrices(projections):

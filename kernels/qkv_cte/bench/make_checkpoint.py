@@ -13,13 +13,17 @@ from collections.abc import Sequence
 
 import torch
 from diffusers import WanTransformer3DModel
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from kernels.qkv_cte.bench.checkpoint import CROSS_INPUT, SELF_INPUT
-from kernels.qkv_cte.bench.command_line import OneLineParser, integer
+from kernels.qkv_cte.bench.command_line import OneLineParser, file_name, integer, require_stdout, written_to_stdout
 from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
 from kernels.qkv_cte.bench.progress import progress
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
+
+LARGEST_SIZE = 2**16
+"""Of widths and tokens: more than any published model has, and few enough for this machine's memory one at a time."""
 
 _EXAMPLES = """examples:
   bazel run //kernels/qkv_cte:make_checkpoint -- /tmp/wan_layer.safetensors
@@ -33,18 +37,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if options.hidden % options.heads:
         parser.error(f"--hidden is {options.hidden}; accepted: a multiple of --heads {options.heads}")
+    if options.hidden // options.heads % 2:
+        parser.error(
+            f"--hidden {options.hidden} in --heads {options.heads} are heads of {options.hidden // options.heads}; "
+            f"accepted: heads of an even size, which RoPE turns in pairs"
+        )
     path = caller_path(options.file)
     try:
+        require_stdout()
         require_writable(path)
-    except ValueError as error:
+        with progress(2) as announce:
+            announce(f"making layer {options.layer}")
+            tensors = make_tensors(options)
+            announce(f"writing {path}")
+            with whole_file(path) as partial:
+                save_file(tensors, partial)
+        with written_to_stdout():
+            print(f"{path}: layer {options.layer}, {len(tensors)} tensors, {path.stat().st_size:,} bytes")
+    except (ValueError, SafetensorError) as error:
         parser.error(str(error))
-    with progress(2) as announce:
-        announce(f"making layer {options.layer}")
-        tensors = make_tensors(options)
-        announce(f"writing {path}")
-        with whole_file(path) as partial:
-            save_file(tensors, partial)
-    print(f"{path}: layer {options.layer}, {len(tensors)} tensors, {path.stat().st_size:,} bytes")
     return 0
 
 
@@ -73,7 +84,7 @@ def layer_tensors(hidden: int, heads: int, ffn: int, layer: int) -> dict[str, to
 
 def _parser() -> OneLineParser:
     parser = OneLineParser("make_checkpoint", __doc__, _EXAMPLES)
-    parser.add_argument("file", help="the file to write")
+    parser.add_argument("file", type=file_name, help="the file to write")
     sizes = (
         ("--hidden", 5120, "width of the layer"),
         ("--heads", 40, "attention heads"),
@@ -82,7 +93,9 @@ def _parser() -> OneLineParser:
         ("--text-tokens", 512, "tokens of encoder_hidden_states"),
     )
     for name, default, meaning in sizes:
-        parser.add_argument(name, type=integer(1), default=default, metavar="N", help=f"{meaning} (default {default})")
+        parser.add_argument(
+            name, type=integer(1, LARGEST_SIZE), default=default, metavar="N", help=f"{meaning} (default {default})"
+        )
     parser.add_argument("--layer", type=integer(0), default=0, metavar="N", help="number of the layer (default 0)")
     parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="seed of all random values (default 0)")
     return parser

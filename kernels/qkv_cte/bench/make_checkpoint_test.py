@@ -43,6 +43,12 @@ def test_inputs_lie_beside_it(path):
     assert sizes == {"hidden_states": (1, 6, 256), "encoder_hidden_states": (1, 10, 256)}
 
 
+def test_its_mode_is_that_of_any_new_file(path):
+    other = path.with_name("other")
+    other.touch()
+    assert path.stat().st_mode == other.stat().st_mode
+
+
 def test_seeds_repeat_and_differ(tmp_path):
     contents = []
     for seed in ("1", "1", "2"):
@@ -58,6 +64,9 @@ def test_seeds_repeat_and_differ(tmp_path):
     [
         (["--hidden", "100", "--heads", "3"], "--hidden is 100; accepted: a multiple of --heads 3"),
         (["--hidden", "0"], "'0'; accepted: an integer from 1"),
+        (["--hidden", "130", "--heads", "2"], "--hidden 130 in --heads 2 are heads of 65; accepted: heads of an even"),
+        (["--seed", "9" * 30], "; accepted: an integer from 0 to 2147483647"),
+        (["--tokens", "65537"], "'65537'; accepted: an integer from 1 to 65536"),
         (["--layer", "one"], "'one'; accepted: an integer from 0"),
     ],
 )

@@ -21,6 +21,9 @@ from kernels.qkv_cte.plan import HbmBytes, Plan
 VALUES_LIMIT = 2**34
 """Multiply-adds up to which all values of a shape are computed; about three seconds of two cores."""
 
+TOKENS_LIMIT = 2**17
+"""Tokens of a shape of one's own: 1024 S-tiles in all, more than any video of Wan2.2 on one rank."""
+
 VALUES_SEQLEN = 512
 """Sequence length at which values are computed where the whole shape is beyond the limit."""
 
@@ -78,9 +81,15 @@ def within_tolerance(errors: Errors) -> bool:
 
 
 def own_case(sizes: Sequence[int], lnc: int) -> Case:
-    """A case of any sizes (B, S, H, I), with an fp32 bias."""
+    """A case of any sizes (B, S, H, I), with an fp32 bias.
+
+    Raises:
+        ValueError: more tokens than can be simulated in minutes.
+    """
     batch, seqlen, hidden, width = sizes
     name = ",".join(map(str, sizes))
+    if batch * seqlen > TOKENS_LIMIT:
+        raise ValueError(f"--shape {name} has {batch * seqlen:,} tokens (B * S); accepted: up to {TOKENS_LIMIT:,}")
     # Only tests expect a prefetch mode; here it is whatever the plan says.
     return Case(name, seqlen, hidden, 1, "full", head_dim=width, batch=batch, lnc=lnc)
 

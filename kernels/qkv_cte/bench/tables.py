@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from kernels.qkv_cte.bench.baselines import BASELINES
+from kernels.qkv_cte.bench.command_line import written_to_stdout
 from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
 from kernels.qkv_cte.bench.shapes import ShapeResult
 from kernels.qkv_cte.cases import SUITES, Case
@@ -25,14 +26,20 @@ PLAN_COLUMNS = ("degree", "banks/group", "I-groups", "S-blocks", "resident", "pr
 
 
 def show(renderables: Iterator[RenderableType]) -> None:
-    """Prints to stdout with empty lines between them."""
+    """Prints to stdout with empty lines between them.
+
+    Raises:
+        ValueError: stdout cannot be written.
+    """
     console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
     texts = []
-    for renderable in renderables:
-        with console.capture() as captured:
-            console.print(renderable)
-        texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
-    print("\n\n".join(texts))
+    # The console, too, flushes stdout.
+    with written_to_stdout():
+        for renderable in renderables:
+            with console.capture() as captured:
+                console.print(renderable)
+            texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
+        print("\n\n".join(texts))
 
 
 def suites() -> Iterator[RenderableType]:
@@ -86,11 +93,11 @@ def projections(results: Sequence[ProjectionResult]) -> Iterator[RenderableType]
             table.add_row(
                 result.projection.name,
                 segment.name,
-                f"{segment.cosine:.6f}",
+                "undefined" if segment.cosine is None else f"{segment.cosine:.6f}",
                 f"{segment.relative_rms:.2%}",
                 f"{result.errors.max_ulps:.3f}",
                 f"{result.errors.relative_rms:.2e}",
-                _verdict(result.accepted),
+                _verdict(segment.accepted and result.exact),
             )
     yield table
     yield _note(
