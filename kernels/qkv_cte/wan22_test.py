@@ -1,10 +1,12 @@
 """Production shapes with values: minutes, so not part of a usual run."""
 
+import dataclasses
+
 import pytest
 import torch
 
 import nki
-from kernels.qkv_cte import cases, compare
+from kernels.qkv_cte import cases, compare, norm_rope_cases, norm_rope_compare
 from kernels.qkv_cte.cases import WAN22, Case
 from kernels.qkv_cte.kernel import row_mx_projection
 
@@ -19,3 +21,14 @@ def test_values(case):
     print(case.name, errors)
     assert errors.wrong_nonfinite == 0
     assert errors.max_ulps <= compare.MAX_ULPS
+
+
+@pytest.mark.parametrize("call", norm_rope_cases.WAN22, ids=lambda call: call.name)
+def test_values_with_norm_and_rope(call):
+    """One rank's norm over its own heads, on 258 tokens: a ragged S-tile on each core."""
+    call = dataclasses.replace(call, case=dataclasses.replace(call.case, seqlen=258), groups=None)
+    operands = norm_rope_cases.normal_operands(call)
+    result = nki.simulate(row_mx_projection[call.case.lnc])(*operands.arguments(call.plan))
+    ulps = norm_rope_compare.end_to_end_ulps(call, operands, result)
+    print(f"{call.name}: {ulps:.3f} ulps")
+    assert ulps <= norm_rope_compare.MAX_ULPS

@@ -194,6 +194,8 @@ def test_help_has_examples(capsys):
         (["--checkpoint", "x", "--layer", "-1"], "'-1'; accepted: an integer from 0"),
         (["--checkpoint", "x", "--layer", "0", "--no-numerics"], "cannot go with --no-numerics"),
         (["--checkpoint", "absent.safetensors", "--layer", "0"], "absent.safetensors: no such file"),
+        (["--checkpoint", "n" * 300, "--layer", "0"], "nnn: no such file"),
+        (["--checkpoint", "n" * 300, "--layer", "0", "--json", "x"], "nnn: no such file"),
         (["--json", "absent/out.json"], "there is no folder"),
         (["--jso", "x"], "unrecognized arguments: --jso"),
         (["surplus"], "unrecognized arguments: surplus"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -70,7 +71,8 @@ def read_layer(path: Path, layer: int) -> Layer:
     Raises:
         CheckpointError: the file is none, is cut short, or a tensor is missing or has a wrong shape, dtype or value.
     """
-    if not path.is_file():
+    # Path.is_file() raises for a name that is too long.
+    if not os.path.isfile(path):
         raise CheckpointError(f"{path}: no such file; expected: a safetensors file")
     try:
         with safe_open(path, framework="pt") as opened:

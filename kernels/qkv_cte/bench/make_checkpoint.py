@@ -22,8 +22,8 @@ from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_fil
 from kernels.qkv_cte.bench.progress import progress
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 
-LARGEST_SIZE = 2**16
-"""Of widths and tokens: more than any published model has, and few enough for this machine's memory one at a time."""
+LARGEST_HIDDEN, LARGEST_FFN, LARGEST_TOKENS = 2**13, 2**15, 2**15
+"""Twice Wan2.2's layer and above. Together they make a file of 3.2 GB."""
 
 _EXAMPLES = """examples:
   bazel run //kernels/qkv_cte:make_checkpoint -- /tmp/wan_layer.safetensors
@@ -86,15 +86,15 @@ def _parser() -> OneLineParser:
     parser = OneLineParser("make_checkpoint", __doc__, _EXAMPLES)
     parser.add_argument("file", type=file_name, help="the file to write")
     sizes = (
-        ("--hidden", 5120, "width of the layer"),
-        ("--heads", 40, "attention heads"),
-        ("--ffn", 13824, "width of the feed-forward network"),
-        ("--tokens", 256, "tokens of hidden_states"),
-        ("--text-tokens", 512, "tokens of encoder_hidden_states"),
+        ("--hidden", 5120, LARGEST_HIDDEN, "width of the layer"),
+        ("--heads", 40, LARGEST_HIDDEN, "attention heads"),
+        ("--ffn", 13824, LARGEST_FFN, "width of the feed-forward network"),
+        ("--tokens", 256, LARGEST_TOKENS, "tokens of hidden_states"),
+        ("--text-tokens", 512, LARGEST_TOKENS, "tokens of encoder_hidden_states"),
     )
-    for name, default, meaning in sizes:
+    for name, default, largest, meaning in sizes:
         parser.add_argument(
-            name, type=integer(1, LARGEST_SIZE), default=default, metavar="N", help=f"{meaning} (default {default})"
+            name, type=integer(1, largest), default=default, metavar="N", help=f"{meaning} (default {default})"
         )
     parser.add_argument("--layer", type=integer(0), default=0, metavar="N", help="number of the layer (default 0)")
     parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="seed of all random values (default 0)")
