@@ -35,6 +35,7 @@ REFUSED = (
     "nl.empty_like(t, buffer=np.zeros(2))",
     "nl.broadcast_to(t, 3)",
     "nl.fmod(nl.multiply, t)",
+    "nl.full((4, 8), float('inf'), nl.int32)",
     "nl.max(t, axis=[np.zeros(2)])",
     "nl.rms_norm(t, t, 1, 8, epsilon=t)",
     "nl.shared_identity_matrix(4, dst=nl.max)",

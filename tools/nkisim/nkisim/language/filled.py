@@ -76,6 +76,6 @@ def _number(call: str, value: Any, dtype: DType) -> float:
         raise ArgumentError(f"{call}: fill_value {value!r}; accepted: a number")
     if dtype.is_float:
         return float(value)
-    if value != int(value):
+    if not math.isfinite(value) or value != int(value):
         raise ArgumentError(f"{call}: fill_value {value!r} for {dtype}; accepted: a whole number")
     return int(value)

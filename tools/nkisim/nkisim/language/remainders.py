@@ -46,4 +46,4 @@ def _sign(value: Any) -> Any:
 def _number(value: Any) -> Any:
     if not isinstance(value, (int, float, np.generic)):
         raise ArgumentError(f"nl.mod or nl.fmod: {value!r}; accepted: tiles and numbers")
-    return value
+    return float(value)
