@@ -127,6 +127,19 @@ def test_stdout_that_takes_nothing(tmp_path, redirection, message, written):
     assert [file.name for file in tmp_path.iterdir()] == (["out.json"] if written else [])
 
 
+@pytest.mark.parametrize("name", ["/dev/stdout", "both"])
+def test_results_never_replace_the_file_of_stdout(tmp_path, name):
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    asked = [sys.executable, "-m", "kernels.qkv_cte.bench.bench", "--shape", "1,4,128,128", "--json", name]
+    with (tmp_path / "both").open("w") as out:
+        ran = subprocess.run(
+            asked, stdout=out, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment, check=False
+        )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith(f"bench: error: {name} is where stdout goes; accepted: the name of another file")
+    assert ran.stderr.count("\n") == 1
+
+
 def test_values_out_of_tolerance(capsys, monkeypatch):
     monkeypatch.setattr(compare, "MAX_ULPS", 0.1)
     assert bench.main(["--shape", "1,4,128,128"]) == 1

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+STDOUT = 1
+"""Its descriptor."""
+
 
 def caller_path(text: str) -> Path:
     """Resolves a relative path against the folder where `bazel run` was typed, else the current one."""
@@ -17,7 +20,8 @@ def require_writable(path: Path) -> None:
     """Refuses a path that no file can be written to, by beginning one beside it.
 
     Raises:
-        ValueError: it is a folder, device or pipe, or its folder does not exist or takes no file from this user.
+        ValueError: it is a folder, device or pipe, or where stdout goes; or its folder does not exist or takes no
+            file from this user.
     """
     try:
         target = path.resolve()
@@ -27,6 +31,8 @@ def require_writable(path: Path) -> None:
             raise ValueError(
                 f"{path} is a device or pipe, which a whole file would replace; accepted: the name of a file"
             )
+        if target.exists() and os.path.samestat(target.stat(), os.fstat(STDOUT)):
+            raise ValueError(f"{path} is where stdout goes; accepted: the name of another file")
         if not target.parent.is_dir():
             raise ValueError(f"{path}: there is no folder {target.parent}")
         partial = _partial(target)
