@@ -75,8 +75,8 @@ def is_hbm(region: Region) -> bool:
 def count_by_engine(stream: Iterable[Record]) -> dict[str, Counter[str]]:
     """Instructions per engine name and call."""
     counts: dict[str, Counter[str]] = {}
-    for record in stream:
-        counts.setdefault(record.engine.name, Counter())[record.op] += 1
+    for (on, op), count in Counter((record.engine, record.op) for record in stream).items():
+        counts.setdefault(on.name, Counter())[op] = count
     return counts
 
 
