@@ -18,8 +18,7 @@ class PriorIndex(NamedTuple):
     Attributes:
         prior_rows: int32, flat cache rows in the order in which one batched gather over the tile consumes them.
         prior_key_pos: float32, `[p, t, tile]` is the position of key `128 * tile + p` of token t.
-        prior_rows_natural: the rows in the order of `prior_key_pos`, as uint32 bits in an int32 tensor's place; torch
-            has uint32.
+        prior_rows_natural: uint32, the rows in the order of `prior_key_pos`.
     """
 
     prior_rows: torch.Tensor

@@ -4,7 +4,6 @@ import gc
 import os
 import signal
 import threading
-import time
 from typing import NamedTuple
 
 import numpy as np
@@ -167,8 +166,6 @@ def test_what_one_target_accepts_another_still_checks():
 
 
 def test_timing_only_runs_take_no_values():
-    started = time.perf_counter()
     finished = run(added, X, options=Options(numerics=False))
     assert finished.outputs is None
-    assert len(finished.cores[0].stream) == 3
-    assert time.perf_counter() - started < 60
+    assert finished.cores[0].stream == run(added, X).cores[0].stream
