@@ -200,10 +200,10 @@ def copied(dst: Operand, src: Operand, *, through_fp32: bool) -> Effect:
     unwritten = src.unwritten()
     if dst.dtype is src.dtype:
         return moved(dst, src, np.array(src.model.array).reshape(dst.shape), unwritten.reshape(dst.shape))
-    if unwritten.any():
+    if unwritten.all():
         return Fault("UninitializedReadError")
     values = src.values()
     free = None
     if not through_fp32 and dst.dtype in formats.INTEGERS and src.dtype in formats.INTEGERS:
         free = np.abs(values) > 1 << 24
-    return [exact(dst, values, free)]
+    return [exact(dst, values, free)._replace(unwritten=unwritten)]

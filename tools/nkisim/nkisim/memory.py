@@ -1,9 +1,10 @@
 """Creates tensors, reads them and writes them, with the checks that every instruction shares.
 
-Who computes with an element that nothing has written is told so. A pure move of bits (a copy, transpose, shuffle or
-exchange between equal types) takes such elements along instead: what they are moved to is unwritten from then on. So
-a tile that is filled in part may be moved as a whole, as kernels do with the ragged end of a tensor, and the error
-comes where the missing elements are used, or returned. A view of which nothing at all was written is not moved.
+Who computes with an element that nothing has written is told so. A pure move (a copy, cast, transpose, shuffle or
+exchange, in which each result comes from one element alone) takes such elements along instead: what they are moved to
+is unwritten from then on. So a tile that is filled in part may be moved as a whole, as kernels do with the ragged end
+of a tensor, and the error comes where the missing elements are used, or returned. A view of which nothing at all was
+written is not moved.
 """
 
 from __future__ import annotations
@@ -356,7 +357,7 @@ def move(
     skip: bool = False,
     store: Callable[[NkiTensor, np.ndarray], None] = write,
 ) -> None:
-    """`dst`, of the same type, takes the bits of `src`, arranged anew, and with them whether they were ever written.
+    """`dst` takes the elements of `src`, cast and arranged anew, and with them whether they were ever written.
 
     Args:
         skip, store: as in `read_bits` and `write_bits`.

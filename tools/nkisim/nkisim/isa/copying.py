@@ -12,6 +12,7 @@ from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import indirection, operands, rules
+from nkisim.numerics import cast
 from nkisim.tensor import NkiTensor
 
 
@@ -20,6 +21,8 @@ def tensor_copy(
     dst: NkiTensor, src: NkiTensor, engine: Engine = Engine.unknown, name: str | None = None, dtype: Any = None
 ) -> NkiInstruction:
     """Copies a tile within the core, casting through fp32 where the types differ; bit by bit where they do not.
+
+    Elements that nothing has written stay unwritten, cast or not.
 
     Args:
         dst, src: tiles in SBUF or PSUM with as many partitions and elements per partition; packed types as they are.
@@ -51,10 +54,10 @@ def tensor_copy(
         core.checked.add(key)
     issued = core.emit("tensor_copy", chosen, (dst.region,), (src.region,), name)
     if core.numerics:
-        if dst.dtype is src.dtype:
-            memory.move(call, "dst", dst, "src", src)
-        else:
-            memory.write(dst, memory.read_fp32(call, "src", src))
+        bits = memory.read_bits(call, "src", src)
+        if dst.dtype is not src.dtype:
+            bits = bits._replace(values=cast.to_fp32(bits.values))
+        memory.write_bits(call, "dst", dst, bits)
     return issued
 
 

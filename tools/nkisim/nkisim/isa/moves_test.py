@@ -1,10 +1,11 @@
-"""Pure moves of bits take along what nothing has written; whoever computes with it, or returns it, is told."""
+"""Pure moves take along what nothing has written; whoever computes with it, or returns it, is told."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -135,14 +136,47 @@ def test_a_tile_of_which_nothing_was_written_is_not_moved(name: str) -> None:
         launch(kernel, X, EYE)
 
 
-@pytest.mark.parametrize("move", [nisa.tensor_copy, nisa.dma_copy])
-def test_a_cast_is_no_move(move: Callable[..., Any]) -> None:
-    def kernel(x: Any, dtype: Any) -> None:
-        move(nl.ndarray((32, 32), dtype), _with_gap(x))
+CASTING = {name: STRAIGHT[name] for name in ("tensor_copy", "dma_copy", "gathering dma_copy")}
 
-    launch(kernel, X, nl.float32)
-    with pytest.raises(UninitializedReadError, match=r"src: element \[3, 5\] of this view of tile"):
-        launch(kernel, X, nl.bfloat16)
+
+@pytest.mark.parametrize("name", CASTING)
+@pytest.mark.parametrize(("dtype", "storage"), [("bfloat16", ml_dtypes.bfloat16), ("int8", np.int8)])
+def test_a_cast_takes_the_gap_along(name: str, dtype: str, storage: Any) -> None:
+    """Whether the result is wider or narrower than what it was cast from."""
+
+    def kernel(x: Any, finish: Callable[[Any], None]) -> Any:
+        narrow, wide = nl.ndarray((32, 32), getattr(nl, dtype)), nl.ndarray((32, 32), x.dtype)
+        CASTING[name](narrow, _with_gap(x))
+        CASTING[name](wide, narrow)
+        finish(wide)
+        out = nl.ndarray((32, 32), x.dtype, nl.shared_hbm, name="out")
+        nisa.dma_copy(out, wide)
+        return out
+
+    numbers = np.round(X * 8)
+    expected = numbers.astype(storage).astype(np.float32)
+    expected[ROW, COLUMNS] = 1.0
+    filled = launch(kernel, numbers, lambda wide: nisa.dma_copy(wide[ROW : ROW + 1, COLUMNS], _ones()))
+    np.testing.assert_array_equal(filled, expected)
+    with pytest.raises(UninitializedReadError, match=r"element \[3, 5\]"):
+        launch(kernel, numbers, lambda wide: nl.add(wide, 1.0))
+    with pytest.raises(OutputNotWrittenError, match=r"output out \[32, 32\]: element \[3, 5\] was never written"):
+        launch(kernel, numbers, lambda wide: None)
+
+
+def _ones() -> Any:
+    ones = nl.ndarray((1, 4), nl.float32)
+    nisa.memset(ones, 1.0)
+    return ones
+
+
+@pytest.mark.parametrize("name", CASTING)
+def test_a_tile_of_which_nothing_was_written_is_not_cast(name: str) -> None:
+    def kernel(x: Any) -> None:
+        CASTING[name](nl.ndarray((32, 32), nl.bfloat16), nl.ndarray((32, 32), x.dtype, name="empty"))
+
+    with pytest.raises(UninitializedReadError, match=r"element \[0, 0\] of this view of empty \[32, 32\]"):
+        launch(kernel, X)
 
 
 def test_an_argument_is_not_left_in_part_unwritten() -> None:

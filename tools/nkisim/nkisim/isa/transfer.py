@@ -65,12 +65,7 @@ def dma_copy(
         core.checked.add(key)
     issued = core.emit("dma_copy", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
     if core.numerics:
-        skip = oob_mode is OobMode.skip
-        if dst.dtype is src.dtype:
-            memory.move(call, "dst", dst, "src", src, skip=skip)
-        else:
-            values, present = memory.read_present(call, "src", src, skip=skip)
-            memory.write_present(call, "dst", dst, values, present, skip=skip)
+        memory.move(call, "dst", dst, "src", src, skip=oob_mode is OobMode.skip)
     return issued
 
 
