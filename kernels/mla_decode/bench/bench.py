@@ -9,19 +9,23 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from common import hardware
 from kernels.mla_decode.bench import shapes, tables
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
+from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, require_stdout
+from tools.bench.files import caller_path, require_writable, whole_file
+from tools.bench.progress import progress
+from tools.bench.tables import show
 
-OK, OUT_OF_TOLERANCE, BAD_INPUT = 0, 1, 2
+OK, OUT_OF_TOLERANCE = 0, 1
 DEFAULT_SUITE = "production"
+WIDTH = 130
+"""Columns of the tables where stdout is no terminal."""
 
 _EXAMPLES = f"""examples:
   bazel run //kernels/mla_decode:bench
@@ -32,51 +36,39 @@ exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line, without repeating the usage."""
-
-    def error(self, message: str) -> NoReturn:
-        """Ends the command with exit status 2."""
-        self.exit(BAD_INPUT, f"{self.prog}: error: {message}; see --help\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = _parser()
     options = parser.parse_args(arguments)
-    if options.list:
-        tables.show(tables.suites(shapes.SUITES))
-        return OK
     try:
-        target = hardware.get(options.target).name if options.target else None
-        chosen = [
-            shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group)
-            for case in shapes.SUITES[options.suite]
-        ]
-        plans = [case.plan for case in chosen]
-        path = _writable(options.json) if options.json else None
+        require_stdout()
+        if options.list:
+            show(tables.suites(shapes.SUITES), WIDTH)
+            return OK
+        if options.json:
+            require_writable(caller_path(options.json))
+        return _bench(options)
     except ValueError as error:
         parser.error(str(error))
+
+
+def _bench(options: argparse.Namespace) -> int:
+    target = hardware.get(options.target).name if options.target else None
+    chosen = [
+        shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group)
+        for case in shapes.SUITES[options.suite]
+    ]
+    plans = [case.plan for case in chosen]
     results = []
-    for number, (case, planned) in enumerate(zip(chosen, plans, strict=True), 1):
-        print(f"[{number}/{len(chosen)}] {case.name}", file=sys.stderr, flush=True)
-        results.append(shapes.bench(case, planned, values=options.numerics))
-    tables.show(tables.results(results))
-    if path:
-        path.write_text(json.dumps(_document(results), indent=2) + "\n")
+    with progress(len(chosen)) as announce:
+        for case, planned in zip(chosen, plans, strict=True):
+            announce(case.name)
+            results.append(shapes.bench(case, planned, values=options.numerics))
+    if options.json:
+        with whole_file(caller_path(options.json)) as partial:
+            partial.write_text(json.dumps(_document(results), indent=2, allow_nan=False) + "\n")
+    show(tables.results(results), WIDTH)
     return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
-
-
-def _writable(text: str) -> Path:
-    """A file's path against the folder where `bazel run` was typed.
-
-    Raises:
-        ValueError: no file can be written there.
-    """
-    path = Path(os.environ.get("BUILD_WORKING_DIRECTORY", "")).joinpath(text)
-    if path.is_dir() or not os.access(path.absolute().parent, os.W_OK):
-        raise ValueError(f"--json is {path}; accepted: a file in a folder that exists and is writable")
-    return path
 
 
 def _document(results: Sequence[Result]) -> dict[str, Any]:
@@ -109,9 +101,8 @@ def _values(result: Result) -> dict[str, Any] | None:
     return found | {"dtype": str(result.values.dtype), "accepted": result.values.accepted}
 
 
-def _parser() -> _Parser:
-    formatter = argparse.RawDescriptionHelpFormatter
-    parser = _Parser(prog="bench", description=__doc__, epilog=_EXAMPLES, formatter_class=formatter, allow_abbrev=False)
+def _parser() -> OneLineParser:
+    parser = OneLineParser("bench", __doc__, _EXAMPLES)
     parser.add_argument("--list", action="store_true", help="list the suites and their shapes")
     parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
     parser.add_argument("--target", help="trn2 or trn3 (default: the suite's)")
@@ -119,7 +110,7 @@ def _parser() -> _Parser:
     parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
     parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
-    parser.add_argument("--json", metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
     return parser
 
 
@@ -128,6 +119,3 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        sys.exit(1)

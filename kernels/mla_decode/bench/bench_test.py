@@ -76,7 +76,7 @@ def test_list(capsys):
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
         (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
         (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),
-        (["--json", "/no/such/folder/x"], "--json is /no/such/folder/x; accepted"),
+        (["--json", "/no/such/folder/x"], "/no/such/folder/x: there is no folder /no/such/folder"),
     ],
 )
 def test_bad_usage_ends_in_one_line(arguments, words, capsys):

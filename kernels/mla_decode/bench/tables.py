@@ -2,42 +2,29 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
 from kernels.mla_decode.cases import Case
 from kernels.mla_decode.compare import MAX_OF_ROUNDED
 from kernels.mla_decode.front_cases import FrontCase
-
-WIDTH = 130
-"""Columns of text where stdout is no terminal."""
+from tools.bench.tables import new_table, note
 
 KIB, MIB = 2**10, 2**20
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma")
 PURPOSES = ("keys", "tables", "queries", "weights", "inputs", "rows_written", "output", "total")
 
 
-def show(renderables: Iterator[RenderableType]) -> None:
-    """Prints to stdout with empty lines between them."""
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    texts = []
-    for renderable in renderables:
-        with console.capture() as captured:
-            console.print(renderable)
-        texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
-    print("\n\n".join(texts))
-
-
 def suites(members_by_name: Mapping[str, Sequence[Case | FrontCase]]) -> Iterator[RenderableType]:
     """The shapes of every suite."""
     for name, members in members_by_name.items():
-        table = _table(f"suite {name}", "shape", "tokens", "heads", "keys", "latent", "hidden", "dtype", "front-fold")
+        table = new_table(
+            f"suite {name}", "shape", "tokens", "heads", "keys", "latent", "hidden", "dtype", "front-fold"
+        )
         for member in members:
             case, front = (member.attention, "yes") if isinstance(member, FrontCase) else (member, "")
             sizes = (case.n_tokens, case.n_heads, case.n_prior, case.kv_lora_rank, case.hidden)
@@ -48,17 +35,17 @@ def suites(members_by_name: Mapping[str, Sequence[Case | FrontCase]]) -> Iterato
 def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, instructions and errors, one row per shape each."""
     yield _plans(found)
-    yield _note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
+    yield note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
     yield _traffic(found)
-    yield _note(
+    yield note(
         "MiB between HBM and all cores, read off the simulated instruction stream; skipped slots count as read. "
         "Minimum: each selected row, weight, table entry, input and result once."
     )
     yield _instructions(found)
-    yield _note("Instructions issued in the simulated run.")
+    yield note("Instructions issued in the simulated run.")
     if any(result.values for result in found):
         yield _values(found)
-        yield _note(
+        yield note(
             "Relative RMS against the fp64 reference, random operands. Rounded: a torch implementation with the "
             f"kernel's rounding points, of which a bf16 kernel's error may be {MAX_OF_ROUNDED} times. Host: seconds "
             "of this machine, simulated kernel and torch fp32 reference. No device time: there is no model of it yet."
@@ -67,7 +54,7 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
 
 def _plans(found: Sequence[Result]) -> Table:
     columns = ("cores", "tokens", "heads", "keys", "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
-    table = _table("plan", "shape", *columns)
+    table = new_table("plan", "shape", *columns)
     for result in found:
         plan = result.plan
         numbers = (
@@ -81,7 +68,7 @@ def _plans(found: Sequence[Result]) -> Table:
 
 def _traffic(found: Sequence[Result]) -> Table:
     used = [name for name in PURPOSES if any(as_dict(result.measured.hbm)[name] for result in found)]
-    table = _table("HBM", "shape", *(name.replace("_", " ") for name in used), "minimum", "x")
+    table = new_table("HBM", "shape", *(name.replace("_", " ") for name in used), "minimum", "x")
     for result in found:
         moved, minimum = as_dict(result.measured.hbm), result.plan.minimum.total
         cells = [f"{moved[name] / MIB:,.2f}" for name in used]
@@ -91,7 +78,7 @@ def _traffic(found: Sequence[Result]) -> Table:
 
 def _instructions(found: Sequence[Result]) -> Table:
     used = [engine for engine in ENGINES if any(result.measured.instructions[engine] for result in found)]
-    table = _table("instructions", "shape", *used, "total")
+    table = new_table("instructions", "shape", *used, "total")
     for result in found:
         counts = result.measured.instructions
         table.add_row(result.name, *(f"{counts[engine]:,}" for engine in used), f"{counts.total():,}")
@@ -99,7 +86,7 @@ def _instructions(found: Sequence[Result]) -> Table:
 
 
 def _values(found: Sequence[Result]) -> Table:
-    table = _table(
+    table = new_table(
         "values", "shape", "relative RMS", "limit", "rounded", "x rounded", "host s", "torch s", "x torch", ""
     )
     for result in found:
@@ -116,17 +103,3 @@ def _values(found: Sequence[Result]) -> Table:
                 "ok" if values.accepted else "OUT OF TOLERANCE",
             )
     return table
-
-
-def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1), show_edge=False
-    )
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _note(text: str) -> Text:
-    return Text(text, style="dim")

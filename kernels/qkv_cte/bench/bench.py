@@ -17,9 +17,10 @@ from kernels.qkv_cte import arguments as kernel_arguments
 from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import json_document, layer, shapes, tables
 from kernels.qkv_cte.bench.checkpoint import read_layer
-from kernels.qkv_cte.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
-from kernels.qkv_cte.bench.files import caller_path, require_apart, require_writable, whole_file
-from kernels.qkv_cte.bench.progress import progress
+from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
+from tools.bench.files import caller_path, require_apart, require_writable, whole_file
+from tools.bench.progress import progress
+from tools.bench.tables import show
 
 OK, OUT_OF_TOLERANCE = 0, 1
 DEFAULT_SUITE, DEFAULT_LNC, DEFAULT_TARGET = "wan22", 2, "trn3"
@@ -42,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         require_stdout()
         if options.list:
-            tables.show(tables.suites())
+            show(tables.suites())
             return OK
         target = kernel_arguments.require_target(
             DEFAULT_TARGET if options.target is None else options.target, options.lnc or DEFAULT_LNC
@@ -64,7 +65,7 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
             announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens{values}")
             results.append(shapes.run(shape))
     _write_json(options, json_document.document(target.name, results, []))
-    tables.show(tables.shapes(results))
+    show(tables.shapes(results))
     return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
 
 
@@ -83,7 +84,7 @@ def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
             announce(f"{projection.name}: {projection.plan.dims.tokens:,} tokens")
             results.append(layer.run(projection))
     _write_json(options, json_document.document(target.name, [], results))
-    tables.show(tables.projections(results))
+    show(tables.projections(results))
     return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 

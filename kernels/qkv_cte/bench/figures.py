@@ -21,10 +21,10 @@ from common.hardware import TRN3
 from common.row_mx import pack_rows, pack_weight
 from kernels.qkv_cte import cases, plan
 from kernels.qkv_cte.bench import measure
-from kernels.qkv_cte.bench.command_line import OneLineParser
-from kernels.qkv_cte.bench.progress import progress
 from kernels.qkv_cte.cases import Operands
 from kernels.qkv_cte.dims import Dims
+from tools.bench.command_line import OneLineParser
+from tools.bench.progress import progress
 
 DIMS = Dims(batch=1, seqlen=1024, hidden=5120, width=3840)
 TENSORS_FP32_BYTES = 4 * (DIMS.tokens * (DIMS.hidden + DIMS.width) + DIMS.hidden * DIMS.width)

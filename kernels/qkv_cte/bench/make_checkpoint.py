@@ -17,10 +17,10 @@ from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from kernels.qkv_cte.bench.checkpoint import CROSS_INPUT, SELF_INPUT
-from kernels.qkv_cte.bench.command_line import OneLineParser, file_name, integer, require_stdout, written_to_stdout
-from kernels.qkv_cte.bench.files import caller_path, require_writable, whole_file
-from kernels.qkv_cte.bench.progress import progress
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
+from tools.bench.command_line import OneLineParser, file_name, integer, require_stdout, written_to_stdout
+from tools.bench.files import caller_path, require_writable, whole_file
+from tools.bench.progress import progress
 
 LARGEST_HIDDEN, LARGEST_FFN, LARGEST_TOKENS = 2**13, 2**15, 2**15
 """Above Wan2.2's 5120 and 13824; all of them together make a file of 4.4 GB."""

@@ -10,6 +10,7 @@ from common.hardware import TRN3
 from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import json_document, shapes, tables
 from kernels.qkv_cte.compare import Errors
+from tools.bench.tables import show
 
 BATCH = next(case for case in cases.CORNERS if case.name == "batch_2")
 
@@ -25,7 +26,7 @@ def with_values():
 
 
 def printed(capsys, renderables):
-    tables.show(renderables)
+    show(renderables)
     return capsys.readouterr().out
 
 

@@ -2,50 +2,28 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 
-from rich.console import Console, RenderableType
+from rich.console import RenderableType
 from rich.table import Table
-from rich.text import Text
 
 from kernels.qkv_cte.bench.baselines import BASELINES
-from kernels.qkv_cte.bench.command_line import written_to_stdout
 from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
 from kernels.qkv_cte.bench.shapes import ShapeResult
 from kernels.qkv_cte.cases import SUITES, Case
 from kernels.qkv_cte.compare import MAX_ULPS
 from kernels.qkv_cte.plan import Plan
-
-WIDTH = 120
-"""Columns of text where stdout is no terminal."""
+from tools.bench.tables import new_table, note
 
 KIB, MIB = 2**10, 2**20
 ENGINES = ("tensor", "vector", "scalar", "gpsimd", "sync", "dma")
 PLAN_COLUMNS = ("degree", "banks/group", "I-groups", "S-blocks", "resident", "prefetch", "SBUF KiB")
 
 
-def show(renderables: Iterator[RenderableType]) -> None:
-    """Prints to stdout with empty lines between them.
-
-    Raises:
-        ValueError: stdout cannot be written.
-    """
-    console = Console(width=None if sys.stdout.isatty() else WIDTH, highlight=False)
-    texts = []
-    # The console, too, flushes stdout.
-    with written_to_stdout():
-        for renderable in renderables:
-            with console.capture() as captured:
-                console.print(renderable)
-            texts.append("\n".join(line.rstrip() for line in captured.get().splitlines()))
-        print("\n\n".join(texts))
-
-
 def suites() -> Iterator[RenderableType]:
     """The shapes of every suite."""
     for name, members in SUITES.items():
-        table = _table(f"suite {name}", "shape", "B", "S", "H", "I", "LNC", "bias", "prefetch")
+        table = new_table(f"suite {name}", "shape", "B", "S", "H", "I", "LNC", "bias", "prefetch")
         for case in members:
             bias = "none" if case.bias_dtype is None else str(case.bias_dtype).removeprefix("torch.")
             table.add_row(case.name, *_sizes(case), bias, case.prefetch)
@@ -55,22 +33,22 @@ def suites() -> Iterator[RenderableType]:
 def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, instructions and errors, one row per shape each."""
     yield _plans(results)
-    yield _note(
+    yield note(
         "Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition used, of those "
         "usable."
     )
     yield _traffic(results)
-    yield _note(
+    yield note(
         "MiB between HBM and all cores, read off the simulated instruction stream. Minimum: every core reads each "
         "weight, every activation once. Pinned: one I-group, so that the width limits the degree, weights all or none "
         "resident, in sub-calls above 8 banks. Chunked: this degree, no weights resident. x: relative to this plan. "
         "Both follow upstream's rules under this kernel's exact SBUF budget, which favours them."
     )
     yield _instructions(results)
-    yield _note("Instructions issued by all cores of the simulated run.")
+    yield note("Instructions issued by all cores of the simulated run.")
     if any(result.values for result in results):
         yield _errors(results)
-        yield _note(
+        yield note(
             f"Values computed on the simulator against the fp64 reference, random operands. Accepted: {MAX_ULPS} bf16 "
             f"ulps. Shapes too large for that run shorter here, with the plan of that length."
         )
@@ -78,14 +56,14 @@ def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
 
 def projections(results: Sequence[ProjectionResult]) -> Iterator[RenderableType]:
     """Plans of a layer's projections, and each segment against the layer's own."""
-    table = _table("plan", "projection", "B", "S", "H", "I", *PLAN_COLUMNS)
+    table = new_table("plan", "projection", "B", "S", "H", "I", *PLAN_COLUMNS)
     for result in results:
         planned = result.projection.plan
         dims = planned.dims
         sizes = (f"{size:,}" for size in (dims.batch, dims.seqlen, dims.hidden, dims.width))
         table.add_row(result.projection.name, *sizes, *_plan_cells(planned))
     yield table
-    table = _table(
+    table = new_table(
         "values", "projection", "segment", "cosine", "relative RMS", "max ulps (fp64)", "relative RMS (fp64)", ""
     )
     for result in results:
@@ -100,7 +78,7 @@ def projections(results: Sequence[ProjectionResult]) -> Iterator[RenderableType]
                 _verdict(segment.accepted and result.exact),
             )
     yield table
-    yield _note(
+    yield note(
         f"Cosine and relative RMS: simulated kernel against the layer's own projection in fp32, unquantised; accepted: "
         f"{MAX_RELATIVE_RMS:.0%}. fp64: against the exact result of the same quantised operands, whole call; "
         f"accepted: {MAX_ULPS} bf16 ulps."
@@ -108,7 +86,7 @@ def projections(results: Sequence[ProjectionResult]) -> Iterator[RenderableType]
 
 
 def _plans(results: Sequence[ShapeResult]) -> Table:
-    table = _table("plan", "shape", "B", "S", "H", "I", "LNC", *PLAN_COLUMNS)
+    table = new_table("plan", "shape", "B", "S", "H", "I", "LNC", *PLAN_COLUMNS)
     for result in results:
         table.add_row(result.shape.case.name, *_sizes(result.shape.case), *_plan_cells(result.shape.plan))
     return table
@@ -117,7 +95,7 @@ def _plans(results: Sequence[ShapeResult]) -> Table:
 def _traffic(results: Sequence[ShapeResult]) -> Table:
     purposes = ("weights", "activations", "channels", "outputs", "total")
     baselines = [cell for name in BASELINES for cell in (name, "x")]
-    table = _table("HBM", "shape", *purposes, "minimum", "x", *baselines)
+    table = new_table("HBM", "shape", *purposes, "minimum", "x", *baselines)
     for result in results:
         measured, minimum = result.measured.hbm, result.shape.plan.minimum.total
         cells = [_mib(getattr(measured, purpose)) for purpose in purposes]
@@ -129,7 +107,7 @@ def _traffic(results: Sequence[ShapeResult]) -> Table:
 
 def _instructions(results: Sequence[ShapeResult]) -> Table:
     used = [engine for engine in ENGINES if any(result.measured.instructions[engine] for result in results)]
-    table = _table("instructions", "shape", *used, "total")
+    table = new_table("instructions", "shape", *used, "total")
     for result in results:
         counts = result.measured.instructions
         table.add_row(result.shape.case.name, *(f"{counts[engine]:,}" for engine in used), f"{counts.total():,}")
@@ -137,7 +115,7 @@ def _instructions(results: Sequence[ShapeResult]) -> Table:
 
 
 def _errors(results: Sequence[ShapeResult]) -> Table:
-    table = _table("values", "shape", "B", "S", "degree", "resident", "prefetch", "max ulps", "relative RMS", "")
+    table = new_table("values", "shape", "B", "S", "degree", "resident", "prefetch", "max ulps", "relative RMS", "")
     for result in results:
         if values := result.values:
             dims, cells = values.plan.dims, _plan_cells(values.plan)
@@ -170,20 +148,6 @@ def _plan_cells(planned: Plan) -> tuple[str, ...]:
 
 def _sizes(case: Case) -> tuple[str, ...]:
     return tuple(f"{size:,}" for size in (case.batch, case.seqlen, case.hidden, case.width, case.lnc))
-
-
-def _table(title: str, first: str, *others: str) -> Table:
-    table = Table(
-        title=title, title_justify="left", title_style="bold", box=None, pad_edge=False, padding=(0, 1), show_edge=False
-    )
-    table.add_column(first, no_wrap=True)
-    for name in others:
-        table.add_column(name, justify="right")
-    return table
-
-
-def _note(text: str) -> Text:
-    return Text(text, style="dim")
 
 
 def _mib(size_bytes: int) -> str:

@@ -1,4 +1,4 @@
-"""Argument parsing and printing that the commands of this package share."""
+"""Argument parsing and printing that commands share."""
 
 from __future__ import annotations
 

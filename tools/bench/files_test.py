@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kernels.qkv_cte.bench.files import caller_path, require_apart, require_writable, whole_file
+from tools.bench.files import caller_path, require_apart, require_writable, whole_file
 
 
 def test_paths_are_the_callers(monkeypatch):
