@@ -1,0 +1,203 @@
+"""Conversions end whole or not at all, go on where they stopped, and notice damage."""
+
+import functools
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from models.checkpoints import CheckpointError, Part, convert, open_converted
+
+DESCRIPTION = {"model": "test", "width": 4}
+
+
+def tensors(number):
+    return {
+        f"{number}.weight": torch.full((4, 4), float(number)),
+        f"{number}.codes": torch.ones(8).to(torch.float8_e4m3fn),
+    }
+
+
+class Made:
+    """Parts that count how often they are made; one of them may fail."""
+
+    def __init__(self, failing=None):
+        self.count = [0, 0, 0]
+        self.failing = failing
+
+    def parts(self):
+        return [Part(f"part_{number}.safetensors", functools.partial(self.make, number)) for number in range(3)]
+
+    def make(self, number):
+        if number == self.failing:
+            raise CheckpointError("the source ends here")
+        self.count[number] += 1
+        return tensors(number)
+
+
+def require_whole(folder):
+    description, checkpoint = open_converted(folder)
+    assert description == DESCRIPTION
+    for number in range(3):
+        for name, tensor in tensors(number).items():
+            assert torch.equal(checkpoint.read(name).float(), tensor.float())
+    assert not folder.with_name("out.partial").exists()
+    assert sorted(path.name for path in folder.iterdir()) == [
+        "manifest.json",
+        *(f"part_{n}.safetensors" for n in range(3)),
+    ]
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "out"
+
+
+def test_whole(out):
+    convert(out, DESCRIPTION, Made().parts())
+    require_whole(out)
+
+
+def test_goes_on_where_it_stopped(out):
+    with pytest.raises(CheckpointError, match="ends here"):
+        convert(out, DESCRIPTION, Made(failing=2).parts())
+    assert not out.exists()
+    made = Made()
+    convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 0, 1]
+    require_whole(out)
+
+
+def test_a_damaged_part_is_made_again(out):
+    with pytest.raises(CheckpointError):
+        convert(out, DESCRIPTION, Made(failing=2).parts())
+    path = out.with_name("out.partial") / "part_1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    made = Made()
+    convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 1, 1]
+    require_whole(out)
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from models.checkpoints import Part, convert
+from models.checkpoints import conversion
+from models.checkpoints.conversion_test import DESCRIPTION, Made
+save, saves = conversion.save_file, []
+def save_half(tensors, path):
+    save(tensors, path)
+    saves.append(path)
+    if len(saves) == 2:
+        path.write_bytes(path.read_bytes()[:50])
+        os.kill(os.getpid(), signal.SIGKILL)
+conversion.save_file = save_half
+convert(Path(sys.argv[1]), DESCRIPTION, Made().parts())
+"""
+
+
+def test_killed_while_writing(out):
+    """A process that dies with a file half written: nothing under the final name, and what was whole stays."""
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    died = subprocess.run([sys.executable, "-c", KILLED, out], env=environment, check=False, capture_output=True)
+    assert died.returncode == -signal.SIGKILL, died.stderr.decode()
+    assert not out.exists()
+    assert (out.with_name("out.partial") / "part_1.safetensors.writing").stat().st_size == 50
+    made = Made()
+    convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 1, 1]
+    require_whole(out)
+
+
+def test_done_already(out):
+    convert(out, DESCRIPTION, Made().parts())
+    made = Made()
+    convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 0, 0]
+    path = out / "part_1.safetensors"
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(
+        CheckpointError, match=r"part_1\.safetensors: expected: sha256 [0-9a-f]{64}; found: [0-9a-f]{64}"
+    ):
+        convert(out, DESCRIPTION, made.parts())
+
+
+@pytest.mark.parametrize("finished", [True, False])
+def test_another_conversion_is_not_mixed_in(out, finished):
+    if finished:
+        convert(out, DESCRIPTION, Made().parts())
+    else:
+        with pytest.raises(CheckpointError):
+            convert(out, DESCRIPTION, Made(failing=2).parts())
+    with pytest.raises(CheckpointError, match="of another conversion; width: expected: 5; found: 4; remove it"):
+        convert(out, {**DESCRIPTION, "width": 5}, Made().parts())
+
+
+def test_two_at_once(out):
+    made = Made()
+    inner = []
+
+    def make():
+        with pytest.raises(CheckpointError, match="another process is converting"):
+            convert(out, DESCRIPTION, made.parts())
+        inner.append(True)
+        return tensors(0)
+
+    convert(out, DESCRIPTION, [Part("part_0.safetensors", make), *made.parts()[1:]])
+    assert inner
+    require_whole(out)
+
+
+def test_a_missing_or_short_file(out):
+    convert(out, DESCRIPTION, Made().parts())
+    path = out / "part_2.safetensors"
+    data = path.read_bytes()
+    path.write_bytes(data[:-1])
+    with pytest.raises(CheckpointError, match=r"part_2.*found"):
+        open_converted(out)
+    path.unlink()
+    with pytest.raises(CheckpointError, match=r"part_2.*No such file"):
+        open_converted(out)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        None,
+        "",
+        "[]",
+        '{"version": 1}',
+        '{"version": 2, "files": {}, "description": {}}',
+        '{"version": 1, "files": {"../x": {"bytes": 1, "sha256": ""}}, "description": {}}',
+    ],
+)
+def test_no_manifest(out, text):
+    out.mkdir()
+    if text is not None:
+        (out / "manifest.json").write_text(text)
+    with pytest.raises(CheckpointError, match=r"manifest\.json: expected: "):
+        open_converted(out)
+
+
+def test_a_place_that_cannot_be_written(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CheckpointError, match=r"cannot be written: Not a directory"):
+        convert(tmp_path / "file" / "out", DESCRIPTION, Made().parts())
+
+
+def test_manifest_has_hashes(out):
+    convert(out, DESCRIPTION, Made().parts())
+    manifest = json.loads((out / "manifest.json").read_text())
+    for name, entry in manifest["files"].items():
+        assert entry["bytes"] == (out / name).stat().st_size
+        shown = subprocess.run(["sha256sum", out / name], check=True, capture_output=True).stdout.split()[0].decode()
+        assert entry["sha256"] == shown
