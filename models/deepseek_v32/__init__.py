@@ -1,0 +1,1 @@
+"""DeepSeek-V3.2's decode layers on `kernels.mla_decode`."""
