@@ -2,20 +2,24 @@
 
 Tensors without an address are live from their first write to their last access, as a compiler sees them; tensors
 with an address hold it for the whole run, and two of them may share bytes only while not both are live. SBUF is
-counted in bytes per partition, PSUM in whole banks.
+counted in bytes per partition, PSUM in whole banks. Tensors of SBUF without an address begin on partition 0; where
+they do not all fit there, those of up to 64 partitions are spread over the quadrants, as `placement` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
 from common.tiling import round_up
+from nkisim import placement
 from nkisim.enums import MemoryRegion
 from nkisim.errors import CapacityError, OverlapError
+from nkisim.placement import QUADRANT_PARTITIONS, Placed
 from nkisim.record import Record
 from nkisim.storage import Allocation, IndexedRegion, Region
 
@@ -37,10 +41,20 @@ class MemoryReport:
 
 @dataclass(frozen=True)
 class _Life:
+    """An allocation from its first to its last access; `amount` bytes in each partition from quadrant `start` on."""
+
     allocation: Allocation
     first: int
     last: int
     amount: int
+    start: int = 0
+
+    @property
+    def placed(self) -> Placed:
+        return Placed(self.allocation.number, self.first, self.last, self.allocation.partitions, self.amount)
+
+    def occupies(self, quadrant: int) -> bool:
+        return quadrant in self.placed.quadrants(self.start)
 
 
 def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
@@ -51,8 +65,8 @@ def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
         OverlapError: two tensors at overlapping addresses are live at once.
     """
     lives = _lives(stream)
-    sbuf = _peak(lives, _sbuf(hardware))
-    psum = _peak(lives, _psum(hardware))
+    sbuf = _peak(lives, _sbuf(hardware), stream)
+    psum = _peak(lives, _psum(hardware), stream)
     return MemoryReport(sbuf, psum // hardware.psum_bank_bytes)
 
 
@@ -111,7 +125,7 @@ def _note(lives: Lives, region: Region, first: int, last: int) -> None:
         _note(lives, region.chosen_by, first, last)
 
 
-def _peak(lives: Lives, memory: _Memory) -> int:
+def _peak(lives: Lives, memory: _Memory, stream: list[Record]) -> int:
     """Most bytes in use at once, in whole granules."""
     here = [
         _Life(allocation, first, last, round_up(allocation.row_bytes, memory.granule_bytes))
@@ -119,12 +133,35 @@ def _peak(lives: Lives, memory: _Memory) -> int:
         if allocation.buffer is memory.region
     ]
     placed = [life for life in here if life.allocation.address is not None]
+    free = [life for life in here if life.allocation.address is None]
     _check_overlaps(placed, memory)
     footprint = _footprint(placed, memory.granule_bytes)
-    peak, live = _largest_together([life for life in here if life.allocation.address is None])
+    peak, live = _largest_together(free)
+    if footprint + peak <= memory.limit_bytes:
+        return footprint + peak
+    if memory.region is PSUM:
+        raise CapacityError(_refusal(memory, footprint, peak, live))
+    return _spread_peak(placed, free, memory, stream)
+
+
+def _spread_peak(placed: list[_Life], free: list[_Life], memory: _Memory, stream: list[Record]) -> int:
+    """Most bytes in use at once in a partition of any quadrant, with tensors without an address side by side."""
+    quadrants = range(placement.QUADRANTS)
+    taken = [_footprint(filter(partial(_reaches, quadrant), placed), memory.granule_bytes) for quadrant in quadrants]
+    starts = placement.spread([life.placed for life in free], stream, taken)
+    spread = [replace(life, start=starts[life.allocation.number]) for life in free]
+    peaks = [_largest_together([life for life in spread if life.occupies(quadrant)]) for quadrant in quadrants]
+    fullest = max(quadrants, key=lambda quadrant: taken[quadrant] + peaks[quadrant][0])
+    footprint, (peak, live) = taken[fullest], peaks[fullest]
     if footprint + peak > memory.limit_bytes:
-        raise CapacityError(_refusal(memory, footprint + peak, footprint, live))
+        raise CapacityError(_refusal(memory, footprint, peak, live))
     return footprint + peak
+
+
+def _reaches(quadrant: int, life: _Life) -> bool:
+    """Whether a tensor with an address has partitions in the quadrant."""
+    low, high = _partitions(life.allocation)
+    return low < (quadrant + 1) * QUADRANT_PARTITIONS and quadrant * QUADRANT_PARTITIONS < high
 
 
 def _row_span(allocation: Allocation) -> tuple[int, int]:
@@ -178,10 +215,10 @@ def _largest_together(lives: list[_Life]) -> tuple[int, list[_Life]]:
     return peak, [life for life in lives if life.first <= when <= life.last]
 
 
-def _refusal(memory: _Memory, total: int, footprint: int, live: list[_Life]) -> str:
+def _refusal(memory: _Memory, footprint: int, peak: int, live: list[_Life]) -> str:
     unit_bytes = memory.unit_bytes
     lines = [
-        f"{memory.name}: {total // unit_bytes} {memory.unit} live at once; "
+        f"{memory.name}: {(footprint + peak) // unit_bytes} {memory.unit} live at once; "
         f"accepted: at most {memory.limit_bytes // unit_bytes}. Live at the peak:"
     ]
     if footprint:

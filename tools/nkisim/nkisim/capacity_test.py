@@ -106,7 +106,7 @@ def test_peaks_and_overlaps_agree_with_counting(data: st.DataObject) -> None:
 
 def test_tensors_that_are_not_live_together_share_memory() -> None:
     third = CHIP.sbuf_usable_bytes_per_partition // 3
-    tensors = [allocation(n, third) for n in range(6)]
+    tensors = [allocation(n, third, partitions=128) for n in range(6)]
     passing = [record([tensors[n]], [tensors[n - 1]] if n else []) for n in range(6)]
     assert capacity.measure(passing, CHIP).sbuf_peak_bytes < 3 * third
     kept = [*passing, record([], [tensors[0], tensors[1], tensors[2], tensors[5]])]
