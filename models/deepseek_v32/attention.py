@@ -75,9 +75,7 @@ def on_kernels(
     return mla_decode_attention(q_absorbed, q_pe, latent_cache, visible, *index, *tails, **where)
 
 
-def _prior_index(
-    config: ModelConfig, selected: torch.Tensor, latent_cache: torch.Tensor, step: Step
-) -> PriorIndex:
+def _prior_index(config: ModelConfig, selected: torch.Tensor, latent_cache: torch.Tensor, step: Step) -> PriorIndex:
     """The kernel's tables; positions that are not before a token's own become slots that change nothing."""
     rows = latent_cache.shape[0] * latent_cache.shape[2]
     return build_prior_index(selected, step.positions, step.block_table, step.block_size, rows, config.index_topk)

@@ -23,7 +23,7 @@ Observe = Callable[[str, torch.Tensor], None]
 """Is shown intermediates by name."""
 
 
-def ignore(name: str, value: torch.Tensor) -> None:  # noqa: ARG001
+def ignore(name: str, value: torch.Tensor) -> None:
     """Observes nothing."""
 
 

@@ -21,6 +21,7 @@ from models.deepseek_v32.cache import PagedCache
 from models.deepseek_v32.config import ModelConfig
 from models.deepseek_v32.layer import Attend, Observe, ignore, run_layer
 from models.deepseek_v32.norm import rms_norm
+from models.deepseek_v32.packing import require_divisible
 from models.deepseek_v32.ranks import LocalRanks, Ranks
 from models.deepseek_v32.step import Step, make_step
 from models.deepseek_v32.weights import ModelWeights, require_weights
@@ -41,9 +42,7 @@ def require_servable(config: ModelConfig, ranks: int, batch: int, dtype: torch.d
         raise TypeError(f"dtype is {dtype}; accepted: {' or '.join(map(str, DTYPES))}")
     require_int("ranks", ranks, at_least=1)
     require_int("batch", batch, at_least=1)
-    for name in ("num_attention_heads", "intermediate_size", "moe_intermediate_size"):
-        if getattr(config, name) % ranks:
-            raise ValueError(f"{name} is {getattr(config, name)}; accepted over {ranks} ranks: a multiple of {ranks}")
+    require_divisible(config, ranks)
     dims = Dims(
         n_tokens=batch,
         n_heads=config.num_attention_heads // ranks,
@@ -107,7 +106,9 @@ class Model:
         self.ranks = ranks or LocalRanks(1)
         self.device = device or Device()
         if len(weights) != len(self.ranks.here):
-            raise ValueError(f"weights of {len(weights)} ranks; accepted: those of {len(self.ranks.here)}, in this process")
+            raise ValueError(
+                f"weights of {len(weights)} ranks; accepted: those of {len(self.ranks.here)}, in this process"
+            )
         self.weights = tuple(weights)
         self.dtype = require_weights(config, self.weights, self.ranks.size)
         require_servable(config, self.ranks.size, limits.batch, self.dtype, self.device)
@@ -234,10 +235,9 @@ class Model:
         positions = self.limits.n_blocks * self.limits.block_size
         if length > positions:
             raise ValueError(f"{what} has {length} tokens; accepted: up to {positions}, what the cache holds")
-        if length > self.config.max_position_embeddings:
-            raise ValueError(
-                f"{what} has {length} tokens; accepted: up to {self.config.max_position_embeddings}, the model's positions"
-            )
+        most = self.config.max_position_embeddings
+        if length > most:
+            raise ValueError(f"{what} has {length} tokens; accepted: up to {most}, the model's positions")
 
 
 def _of_layer(observe: Observe, layer: int) -> Observe:
@@ -248,4 +248,3 @@ def _of_layer(observe: Observe, layer: int) -> Observe:
 def greedy(logits: torch.Tensor) -> list[int]:
     """The likeliest token of each row; the first of equals."""
     return [int(token) for token in logits.argmax(dim=-1)]
-

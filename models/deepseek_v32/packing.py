@@ -39,6 +39,14 @@ class Packed:
     pack: Pack
     fp32: bool = False
 
+    def dtype(self, model: torch.dtype) -> torch.dtype:
+        """Its type in a model of type `model`."""
+        return torch.float32 if self.fp32 else model
+
+    def make(self, source: torch.Tensor, model: torch.dtype) -> torch.Tensor:
+        """The packed tensor, or a rank's part of it, from that of the source; contiguous."""
+        return self.pack(source).to(self.dtype(model)).contiguous()
+
     def part(self, rank: int, ranks: int) -> tuple[slice, ...]:
         """A rank's part of the packed tensor."""
         return _part(self.shape, self.split, rank, ranks)
@@ -64,6 +72,17 @@ def packed_tensors(config: ModelConfig) -> Iterator[Packed]:
         yield from layer_tensors(config, layer)
     yield _as_is("norm", "model.norm.weight", (config.hidden_size,), fp32=True)
     yield _as_is("head", "lm_head.weight", vocabulary)
+
+
+def require_divisible(config: ModelConfig, ranks: int) -> None:
+    """Whether ranks can share the model out evenly.
+
+    Raises:
+        ValueError: naming the size that does not divide.
+    """
+    for name in ("num_attention_heads", "intermediate_size", "moe_intermediate_size"):
+        if getattr(config, name) % ranks:
+            raise ValueError(f"{name} is {getattr(config, name)}; accepted over {ranks} ranks: a multiple of {ranks}")
 
 
 def layer_tensors(config: ModelConfig, layer: int) -> Iterator[Packed]:
@@ -123,9 +142,7 @@ def _mlp(hidden: int, width: int, here: str, there: str) -> Iterator[Packed]:
     yield _as_is(f"{here}down", f"{there}down_proj.weight", (hidden, width), split=1)
 
 
-def _as_is(
-    name: str, source: str, shape: tuple[int, ...], split: int | None = None, fp32: bool = False
-) -> Packed:
+def _as_is(name: str, source: str, shape: tuple[int, ...], split: int | None = None, fp32: bool = False) -> Packed:
     return Packed(name, source, shape, split, shape, split, lambda tensor: tensor, fp32)
 
 

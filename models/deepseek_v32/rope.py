@@ -45,9 +45,7 @@ def cos_sin(config: ModelConfig, positions: torch.Tensor) -> tuple[torch.Tensor,
     angles = positions.float()[:, None] * frequencies(config)
     size = 1.0
     if config.yarn is not None:
-        size = _mscale(config.yarn.factor, config.yarn.mscale) / _mscale(
-            config.yarn.factor, config.yarn.mscale_all_dim
-        )
+        size = _mscale(config.yarn.factor, config.yarn.mscale) / _mscale(config.yarn.factor, config.yarn.mscale_all_dim)
     return angles.cos() * size, angles.sin() * size
 
 

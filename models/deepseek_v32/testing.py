@@ -47,7 +47,9 @@ def make_oracle(config: ModelConfig, seed: int = 0, dtype: torch.dtype = torch.f
 
     Weights are bf16 numbers, so that models of either type have the same.
     """
-    plain = {f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("yarn", "rope_theta")}
+    plain = {
+        f.name: getattr(config, f.name) for f in dataclasses.fields(config) if f.name not in ("yarn", "rope_theta")
+    }
     assert config.yarn is not None
     rope = {"rope_type": "yarn", "rope_theta": config.rope_theta, **dataclasses.asdict(config.yarn)}
     made = DeepseekV32Config(**plain, num_key_value_heads=config.num_attention_heads, rope_parameters=rope)

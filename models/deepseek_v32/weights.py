@@ -104,7 +104,11 @@ def assemble(config: ModelConfig, tensors: Mapping[str, torch.Tensor]) -> ModelW
 
 
 def pack(
-    config: ModelConfig, read: Callable[[Packed, tuple[slice, ...]], torch.Tensor], dtype: torch.dtype, rank: int, ranks: int
+    config: ModelConfig,
+    read: Callable[[Packed, tuple[slice, ...]], torch.Tensor],
+    dtype: torch.dtype,
+    rank: int,
+    ranks: int,
 ) -> ModelWeights:
     """Weights of a rank from the hub's tensors.
 
@@ -114,11 +118,8 @@ def pack(
         dtype: of the model.
         rank, ranks: whose part.
     """
-    tensors = {}
-    for tensor in packed_tensors(config):
-        part = tensor.pack(read(tensor, tensor.source_part(rank, ranks)))
-        tensors[tensor.name] = part.to(torch.float32 if tensor.fp32 else dtype).contiguous()
-    return assemble(config, tensors)
+    parts = {p.name: p.make(read(p, p.source_part(rank, ranks)), dtype) for p in packed_tensors(config)}
+    return assemble(config, parts)
 
 
 def require_weights(config: ModelConfig, weights: Sequence[ModelWeights], ranks: int) -> torch.dtype:
@@ -131,7 +132,7 @@ def require_weights(config: ModelConfig, weights: Sequence[ModelWeights], ranks:
     for own in weights:
         for packed in packed_tensors(config):
             tensor = _find(own, packed.name)
-            accepted = torch.float32 if packed.fp32 else dtype
+            accepted = packed.dtype(dtype)
             if tensor.dtype is not accepted:
                 raise TypeError(f"{packed.name} is {tensor.dtype}; accepted with an embedding of {dtype}: {accepted}")
             shape = [part.stop - part.start for part in packed.part(0, ranks)]
