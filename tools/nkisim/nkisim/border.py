@@ -7,8 +7,8 @@ caller only after the run has succeeded.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Container
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -87,20 +87,26 @@ class Arguments:
                     f"the same array for both, or arrays apart"
                 )
 
-    def outputs(self, returned: Any) -> Any:
+    def outputs(self, returned: Any, own: Container[int]) -> Any:
         """What the kernel returned, with tensors as arrays: torch tensors if any argument was one, else numpy.
+
+        Args:
+            own: identities of the launch's allocations.
 
         Raises:
             OutputNotWrittenError: an element of a returned tensor was never written.
+            LaunchError: a tensor of another launch, or one on-chip.
         """
         if isinstance(returned, NkiTensor):
+            if id(returned.storage.allocation) not in own:
+                refuse_foreign(returned.storage.allocation, "the kernel's return")
             return self._output(returned)
         if isinstance(returned, tuple) and hasattr(returned, "_fields"):
-            return type(returned)(*(self.outputs(item) for item in returned))
+            return type(returned)(*(self.outputs(item, own) for item in returned))
         if isinstance(returned, (list, tuple)):
-            return type(returned)(self.outputs(item) for item in returned)
+            return type(returned)(self.outputs(item, own) for item in returned)
         if isinstance(returned, dict):
-            return {key: self.outputs(item) for key, item in returned.items()}
+            return {key: self.outputs(item, own) for key, item in returned.items()}
         return returned
 
     def commit(self) -> None:
@@ -179,6 +185,15 @@ def _require_complete(what: str, tensor: NkiTensor) -> None:
         raise OutputNotWrittenError(
             f"{what} {tensor.name} {list(tensor.shape)}: element {list(missing)} was never written"
         )
+
+
+def refuse_foreign(allocation: Allocation, user: str) -> NoReturn:
+    """A tensor is used that this launch's core did not make."""
+    made = f" at {allocation.site}" if allocation.site else ""
+    raise LaunchError(
+        f"{allocation.name} {list(allocation.shape)}, made{made} in another launch or by another core, is used by "
+        f"{user}; accepted: arguments, constants, and tensors that the core made itself in this launch"
+    )
 
 
 def commit_all(ranks: list[Arguments]) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
@@ -20,8 +19,8 @@ from nkisim import placement
 from nkisim.enums import MemoryRegion
 from nkisim.errors import CapacityError, OverlapError
 from nkisim.placement import QUADRANT_PARTITIONS, Placed
-from nkisim.record import Record
-from nkisim.storage import Allocation, IndexedRegion, Region
+from nkisim.record import Access, Record
+from nkisim.storage import Allocation
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
@@ -57,14 +56,18 @@ class _Life:
         return quadrant in self.placed.quadrants(self.start)
 
 
-def measure(stream: list[Record], hardware: Hardware) -> MemoryReport:
+def measure(stream: list[Record], touched: Iterable[Access], hardware: Hardware) -> MemoryReport:
     """Checks a finished run and reports its peaks.
+
+    Args:
+        stream: its records.
+        touched: their accesses.
 
     Raises:
         CapacityError: more is live at once than there is; the message lists what is live at the peak.
         OverlapError: two tensors at overlapping addresses are live at once.
     """
-    lives = _lives(stream)
+    lives = _lives(touched)
     sbuf = _peak(lives, _sbuf(hardware), stream)
     psum = _peak(lives, _psum(hardware), stream)
     return MemoryReport(sbuf, psum // hardware.psum_bank_bytes)
@@ -99,30 +102,14 @@ Lives = dict[int, tuple[Allocation, int, int]]
 """On-chip allocations by number, with the positions of their first and last access."""
 
 
-def _lives(stream: list[Record]) -> Lives:
-    """Views are used many times, so that accesses are noted by view first and by allocation afterwards."""
-    accesses: dict[int, list[Any]] = {}
-    for position, record in enumerate(stream):
-        for operands in (record.writes, record.reads):
-            for region in operands:
-                known = accesses.get(id(region))
-                if known is None:
-                    accesses[id(region)] = [region, position, position]
-                else:
-                    known[2] = position
+def _lives(touched: Iterable[Access]) -> Lives:
     lives: Lives = {}
-    for region, first, last in accesses.values():
-        _note(lives, region, first, last)
+    for region, first, last in touched:
+        allocation = region.allocation
+        if allocation.buffer is SBUF or allocation.buffer is PSUM:
+            _, known_first, known_last = lives.get(allocation.number, (allocation, first, last))
+            lives[allocation.number] = (allocation, min(first, known_first), max(last, known_last))
     return lives
-
-
-def _note(lives: Lives, region: Region, first: int, last: int) -> None:
-    allocation = region.allocation
-    if allocation.buffer is SBUF or allocation.buffer is PSUM:
-        _, known_first, known_last = lives.get(allocation.number, (allocation, first, last))
-        lives[allocation.number] = (allocation, min(first, known_first), max(last, known_last))
-    if type(region) is IndexedRegion and region.chosen_by is not None:
-        _note(lives, region.chosen_by, first, last)
 
 
 def _peak(lives: Lives, memory: _Memory, stream: list[Record]) -> int:

@@ -16,7 +16,7 @@ from common.budget import SBUF_ALIGNMENT_BYTES
 from nkisim import Options, capacity, dtypes, run
 from nkisim.enums import MemoryRegion, engine
 from nkisim.errors import CapacityError, OverlapError
-from nkisim.record import Record
+from nkisim.record import Record, accesses
 from nkisim.storage import Allocation, IndexedRegion, Region
 
 nisa: Any = nki.isa
@@ -43,6 +43,10 @@ def region(made: Allocation) -> Region:
 
 def record(writes: list[Allocation], reads: list[Allocation]) -> Record:
     return Record("test", engine.vector, tuple(map(region, writes)), tuple(map(region, reads)), CODE, 0)
+
+
+def measured(stream: list[Record]) -> capacity.MemoryReport:
+    return capacity.measure(stream, accesses(stream), CHIP)
 
 
 def counted(stream: list[Record], memory: MemoryRegion, granule: int) -> tuple[int, bool]:
@@ -98,9 +102,9 @@ def test_peaks_and_overlaps_agree_with_counting(data: st.DataObject) -> None:
     psum, psum_clash = counted(stream, PSUM, CHIP.psum_bank_bytes)
     if sbuf_clash or psum_clash:
         with pytest.raises(OverlapError, match="still used"):
-            capacity.measure(stream, CHIP)
+            measured(stream)
     else:
-        report = capacity.measure(stream, CHIP)
+        report = measured(stream)
         assert (report.sbuf_peak_bytes, report.psum_peak_banks * CHIP.psum_bank_bytes) == (sbuf, psum)
 
 
@@ -108,10 +112,10 @@ def test_tensors_that_are_not_live_together_share_memory() -> None:
     third = CHIP.sbuf_usable_bytes_per_partition // 3
     tensors = [allocation(n, third, partitions=128) for n in range(6)]
     passing = [record([tensors[n]], [tensors[n - 1]] if n else []) for n in range(6)]
-    assert capacity.measure(passing, CHIP).sbuf_peak_bytes < 3 * third
+    assert measured(passing).sbuf_peak_bytes < 3 * third
     kept = [*passing, record([], [tensors[0], tensors[1], tensors[2], tensors[5]])]
     with pytest.raises(CapacityError):
-        capacity.measure(kept, CHIP)
+        measured(kept)
 
 
 def test_an_index_is_live_while_it_chooses() -> None:
@@ -119,7 +123,7 @@ def test_an_index_is_live_while_it_chooses() -> None:
     chosen = IndexedRegion(table, table.dtype, 0, (4, 64), (64, 1))
     chosen.chosen_by = region(index)
     stream = [record([index], []), record([other], []), Record("t", engine.dma, (), (chosen,), CODE, 0)]
-    assert capacity.measure(stream, CHIP).sbuf_peak_bytes == 128
+    assert measured(stream).sbuf_peak_bytes == 128
 
 
 def test_the_error_lists_what_is_live_at_the_peak() -> None:

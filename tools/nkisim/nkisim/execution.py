@@ -18,7 +18,7 @@ from nkisim.machine import Core, Launch
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options, require_precise
 from nkisim.ranks.meeting import World
-from nkisim.record import Record
+from nkisim.record import Record, accesses
 from nkisim.turns import POLL_SECONDS, Turns
 
 
@@ -83,15 +83,25 @@ class Rank:
                     f"{self.launch.place(0)} returns {self.results[0]!r}, {self.launch.place(core.program_id)} "
                     f"{result!r}; accepted: the same"
                 )
-        cores = tuple(_report(core) for core in self.cores)
+        cores = tuple(self._report(core) for core in self.cores)
         self.arguments.check_written()
-        outputs = self.arguments.outputs(self.results[0]) if self.launch.options.numerics else None
+        own = self._own(self.cores[0])
+        outputs = self.arguments.outputs(self.results[0], own) if self.launch.options.numerics else None
         return Run(outputs, cores)
 
+    def _report(self, core: Core) -> CoreReport:
+        touched, own = accesses(core.stream), self._own(core)
+        for region, first, _ in touched:
+            if id(region.allocation) not in own:
+                border.refuse_foreign(region.allocation, f"{core.stream[first].op} at {core.stream[first].site}")
+        memory = capacity.measure(core.stream, touched, core.hardware)
+        return CoreReport(core.stream, memory, core.dependencies, core.loops.ordered)
 
-def _report(core: Core) -> CoreReport:
-    memory = capacity.measure(core.stream, core.hardware)
-    return CoreReport(core.stream, memory, core.dependencies, core.loops.ordered)
+    def _own(self, core: Core) -> set[int]:
+        """Identities of the allocations that a core may use: those it made, the arguments and the constants."""
+        given = [storage.allocation for storage in self.arguments.storages]
+        constants = [storage.allocation for storage, _ in self.launch.constants.values()]
+        return set(map(id, (*core.allocations, *given, *constants)))
 
 
 def prepare(

@@ -4,7 +4,8 @@ import gc
 import os
 import signal
 import threading
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -169,3 +170,63 @@ def test_timing_only_runs_take_no_values():
     finished = run(added, X, options=Options(numerics=False))
     assert finished.outputs is None
     assert finished.cores[0].stream == run(added, X).cores[0].stream
+
+
+KEPT: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "read": lambda kept, out, x: nisa.dma_copy(out, kept),
+    "written": lambda kept, out, x: (nisa.dma_copy(kept, x), nisa.dma_copy(out, x)),
+    "viewed": lambda kept, out, x: nisa.dma_copy(out, kept[:, 0:8].reshape((128, 2, 4))),
+    "index": lambda kept, out, x: nisa.dma_copy(out, x.vector_select(0, kept[:, 0:1].view(nl.int32))),
+}
+
+
+@pytest.mark.parametrize("use", KEPT)
+@pytest.mark.parametrize("numerics", [True, False])
+@pytest.mark.parametrize("buffer", [nl.sbuf, nl.shared_hbm])
+def test_a_tensor_of_an_earlier_launch_is_refused(use, numerics, buffer):
+    kept = []
+
+    def kernel(x):
+        tile = nl.ndarray(x.shape, x.dtype, buffer, name="kept")
+        nisa.dma_copy(tile, x)
+        kept.append(tile)
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        KEPT[use](kept[0], out, x)
+        return out
+
+    if use == "index" and buffer is nl.shared_hbm:
+        pytest.skip("an index lies in SBUF")
+    options, zeros = Options(numerics=numerics), np.zeros_like(X)
+    run(kernel, zeros, options=options)
+    with pytest.raises(
+        LaunchError, match=r"kept \[128, 8\], made at .*launch_test.py.* is used by dma_copy at .*launch_test"
+    ):
+        run(kernel, zeros, options=options)
+
+
+def test_an_argument_of_an_earlier_launch_is_refused_too_also_when_returned():
+    kept = []
+
+    def kernel(x, give_back):
+        kept.append(x)
+        return kept[0] if give_back else added(kept[0])
+
+    run(kernel, X, False)
+    with pytest.raises(LaunchError, match=r"x \[128, 8\], made in another launch .* is used by dma_copy"):
+        run(kernel, X, False)
+    with pytest.raises(LaunchError, match=r"x \[128, 8\], made in another launch .* is used by the kernel's return"):
+        run(kernel, X, True)
+
+
+def test_a_tile_of_another_core_is_refused():
+    kept = []
+
+    def kernel(x):
+        tile = nl.ndarray(x.shape, x.dtype, name="tile")
+        nisa.dma_copy(tile, x)
+        kept.append(tile)
+        nisa.core_barrier(x, (0, 1))
+        nisa.tensor_scalar(tile, kept[0], nl.add, 1.0)
+
+    with pytest.raises(LaunchError, match=r"tile \[128, 8\], made .* by another core, is used by tensor_scalar"):
+        run(nki.jit(kernel)[2], X)

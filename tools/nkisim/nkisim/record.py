@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion, engine
 from nkisim.source import Site
-from nkisim.storage import Region
+from nkisim.storage import IndexedRegion, Region
 
 
 class Record(NamedTuple):
@@ -57,6 +57,32 @@ class Record(NamedTuple):
     def size_bytes(self) -> int:
         """Bytes of the first result."""
         return (self.writes or self.reads)[0].size_bytes
+
+
+class Access(NamedTuple):
+    """A region, and the positions in a stream of its first and last use."""
+
+    region: Region
+    first: int
+    last: int
+
+
+def accesses(stream: Iterable[Record]) -> list[Access]:
+    """Every region of a stream once, in order of first use; also the tiles of indices that choose."""
+    found: dict[int, list[Any]] = {}
+    for position, record in enumerate(stream):
+        for operands in (record.writes, record.reads):
+            for region in operands:
+                known = found.get(id(region))
+                if known is None:
+                    found[id(region)] = [region, position, position]
+                else:
+                    known[2] = position
+    listed = [Access(*entry) for entry in found.values()]
+    for region, first, last in listed[:]:
+        if type(region) is IndexedRegion and region.chosen_by is not None:
+            listed.append(Access(region.chosen_by, first, last))
+    return listed
 
 
 class HbmTraffic(NamedTuple):
