@@ -1,0 +1,177 @@
+"""The plan against hand-made arithmetic and against what a simulated run allocates and moves."""
+
+import dataclasses
+import functools
+from collections import Counter
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import nkisim
+from common.budget import BudgetError
+from common.hardware import TRN2, TRN3
+from kernels.adaln_quant import plan
+from kernels.adaln_quant.cases import CORNERS, WAN22
+from kernels.adaln_quant.dims import Dims, Modulation
+from kernels.adaln_quant.kernel import adaln, row_quantise
+from nkisim.record import hbm_traffic, is_hbm
+
+DIMS = Dims(batch=1, seqlen=256, hidden=1024)
+DTYPES = {2: torch.bfloat16, 4: torch.float32}
+
+
+def run_without_values(made):
+    dims, empty = made.dims, functools.partial(torch.empty, device="meta")
+    x = empty(dims.batch, dims.seqlen, dims.hidden, dtype=DTYPES[dims.input_bytes])
+    options = nkisim.Options(target=made.hardware.name, numerics=False)
+    if dims.modulation is Modulation.none:
+        return nkisim.run(row_quantise[dims.cores], x, made.config, options=options)
+    shape = (dims.batch, dims.hidden) if dims.modulation is Modulation.batch else x.shape
+    vectors = [empty(*shape, dtype=DTYPES[dims.modulation_bytes]) for _ in range(2)]
+    return nkisim.run(adaln[dims.cores], x, *vectors, made.config, dims.quantised, options=options)
+
+
+def on_chip(core):
+    """Name, first byte and bytes of every SBUF and PSUM tensor that instructions touched."""
+    touched = set()
+    for record in core.stream:
+        for region in (*record.writes, *record.reads):
+            tensor = region.allocation
+            if tensor.address is not None:
+                touched.add((tensor.name, tensor.address[1], tensor.row_bytes))
+    return touched
+
+
+def assert_exact(made):
+    finished = run_without_values(made)
+    assert len(finished.cores) == made.dims.cores
+    allocations = (*made.sbuf.allocations, *made.psum.allocations)
+    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in allocations}
+    moved: Counter[str] = Counter()
+    for core in finished.cores:
+        assert on_chip(core) ^ planned == set()
+        assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
+        assert core.memory.psum_peak_banks == len(made.psum.allocations)
+        for name, traffic in hbm_traffic(core.stream).items():
+            assert (traffic.written_bytes if name != "output" else traffic.read_bytes) == 0
+            moved[name] += traffic.read_bytes + traffic.written_bytes
+    assert moved["x"] == made.hbm.rows
+    assert moved["scale"] + moved["shift"] == made.hbm.modulation
+    assert moved["output"] == made.hbm.outputs
+    assert moved.total() == made.hbm.total
+    assert made.sbuf.peak_bytes == sum(a.bytes_per_partition + a.padding_bytes for a in made.sbuf.allocations)
+    return finished
+
+
+@pytest.mark.parametrize("case", [*CORNERS, *WAN22], ids=lambda case: case.name)
+def test_plan_is_what_a_run_allocates_and_moves(case):
+    assert_exact(case.plan())
+
+
+@st.composite
+def random_plans(draw):
+    cores = draw(st.sampled_from([1, 2]))
+    modulation = draw(st.sampled_from(list(Modulation)))
+    target, quantised = TRN3, True
+    if modulation is not Modulation.none:
+        quantised = draw(st.booleans())
+        target = TRN3 if quantised else draw(st.sampled_from([TRN2, TRN3]))
+    dims = Dims(
+        batch=draw(st.integers(1, 4)),
+        seqlen=cores * draw(st.integers(1, 700)),
+        hidden=4 * draw(st.integers(1, 1700)),
+        cores=cores,
+        modulation=modulation,
+        quantised=quantised,
+        input_bytes=draw(st.sampled_from([2, 4])),
+        modulation_bytes=0 if modulation is Modulation.none else draw(st.sampled_from([2, 4])),
+    )
+    return dims, target
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(drawn=random_plans())
+def test_any_plan_is_what_a_run_allocates_and_moves(drawn):
+    """Or it does not fit, which only rows do that are wider than Wan2.2's."""
+    dims, target = drawn
+    try:
+        made = plan.make(dims, target)
+    except BudgetError:
+        assert dims.hidden > 5120
+        return
+    assert_exact(made)
+
+
+def test_wan22_by_hand():
+    """H = 5,120 in bf16, one batch: two sets of rows, fp32 work and packed rows; scale, shift and one on its way."""
+    made = WAN22[0].plan()
+    rows, work, packed, vectors = 2 * 2 * 5120, 2 * 4 * 5120, 2 * 5124, 3 * 4 * 5120
+    small = 2 * (10 * 6 + 3 + 5) * 4 + 4 + 128 * 4
+    assert made.sbuf.peak_bytes == rows + work + packed + vectors + small
+    assert made.sbuf.capacity_bytes == 245_752
+    assert made.hbm.rows == 9452 * 5120 * 2
+    assert made.hbm.modulation == 2 * 2 * 5120 * 4
+    assert made.hbm.outputs == 9452 * 5124
+    assert len(made.psum.allocations) == 2
+
+
+@pytest.mark.parametrize("case", WAN22, ids=lambda case: case.name)
+def test_dma_rows_are_long(case):
+    """Runs of less than 2 KiB would leave the DMA engines below their bandwidth; the narrowest rows here are longer."""
+    finished = run_without_values(dataclasses.replace(case, seqlen=260).plan())
+    for core in finished.cores:
+        for record in core.stream:
+            if record.op == "dma_copy":
+                region = next(r for r in (*record.reads, *record.writes) if is_hbm(r))
+                row_bytes = region.size_bytes // min(128, record.writes[0].size_bytes and region_rows(region, case))
+                assert row_bytes >= min(2048, case.hidden)
+
+
+def region_rows(region, case):
+    return max(1, region.elements // case.hidden)
+
+
+def test_table_names_every_allocation():
+    made = WAN22[0].plan()
+    text = str(made)
+    for allocation in (*made.sbuf.allocations, *made.psum.allocations):
+        assert allocation.name in text
+    assert "[4726 tokens x 5120] per core of trn3, 2 cores, 1 sections of 37 S-tiles, modulation batch" in text
+
+
+def test_quantised_rows_on_trn2_are_refused_by_name():
+    with pytest.raises(ValueError, match="target is 'trn2'; accepted with quantised rows: 'trn3'"):
+        plan.make(DIMS, TRN2)
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(BudgetError, match=r"SBUF of trn3: .* needs [\d,]+ B per partition"):
+        plan.make(dataclasses.replace(DIMS, hidden=40_000), TRN3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"batch": 0}, "batch must be at least 1, got 0"),
+        ({"seqlen": -3}, "seqlen must be at least 1, got -3"),
+        ({"hidden": 1026}, "hidden is 1026; accepted: a multiple of 4"),
+        ({"cores": 3}, "lnc is 3; accepted: 1 or 2"),
+        (
+            {"seqlen": 255, "cores": 2},
+            "seqlen is 255 on 2 cores; accepted: a multiple of 2, padded by the caller with zero rows",
+        ),
+        ({"input_bytes": 1}, "input_bytes is 1; accepted: 2 or 4"),
+        ({"modulation_bytes": 0}, "modulation_bytes is 0 with Modulation.batch; accepted: 2 or 4"),
+        ({"modulation": Modulation.none}, "modulation_bytes is 4 with Modulation.none; accepted: 0"),
+        (
+            {"modulation": Modulation.none, "modulation_bytes": 0, "quantised": False},
+            "quantised is False with Modulation.none; accepted: True, else there is nothing to do",
+        ),
+    ],
+)
+def test_bad_sizes_are_refused_by_name(changes, message):
+    with pytest.raises(ValueError) as refusal:  # noqa: PT011 - the whole message is compared
+        dataclasses.replace(DIMS, **changes)
+    assert str(refusal.value) == message
