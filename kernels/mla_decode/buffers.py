@@ -4,7 +4,6 @@ from dataclasses import dataclass
 
 import nki.language as nl
 from kernels.mla_decode.config import (
-    BANK_BYTES,
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
     P_MAX,
@@ -12,8 +11,27 @@ from kernels.mla_decode.config import (
     WEIGHT_BUFFERS,
     AttentionConfig,
 )
+from kernels.mla_decode.head_major import HeadMajor, allocate_head_major
+from kernels.mla_decode.placing import place, rotating
 from kernels.mla_decode.tiling import count_tiles, latent_tiles, packed_row_bytes, prior_tiles
 from nki.language import NKIObject, NkiTensor
+
+
+@dataclass
+class KeyMajor(NKIObject):
+    """Tensors of scores and softmax with keys on partitions. T key tiles, g tokens of a group, h heads.
+
+    Attributes:
+        scores: [128 keys, g, T + 1, h] fp32.
+        partial: [128, g, h] fp32, a partition's maxima, then what it adds to the denominators.
+        group_column: [g h, 1] fp32, the maxima.
+        ones: [128, 1] fp32.
+    """
+
+    scores: NkiTensor
+    partial: NkiTensor
+    group_column: NkiTensor
+    ones: NkiTensor
 
 
 @dataclass
@@ -23,14 +41,13 @@ class Buffers(NKIObject):
     Attributes:
         index: [128, n_tokens, T] int32, rows for the batched gather.
         natural_index: [128, n_tokens, T] uint32, the same in key order; None where no DMA transposes.
-        keep: [128, n_tokens, T] uint32, 1 where a key is seen.
-        ones: [128, 1] fp32.
+        keep: [128, n_tokens, T] uint32, or fp32 in the head-major schedule, 1 where a key is seen.
         current_features: [128, L + 1, n_tokens], this step's rows feature-major, rope last.
         rows: [128 keys, T, rope + kv_lora_rank], token-major keys.
         packed: [128 keys, T, bytes of a row] uint8, rows as an fp8 cache has them; none for other caches.
         current: [1, rope + kv_lora_rank], this step's row of one token.
         features: [128 features, L + 1, 128 T keys], feature-major keys, rope last.
-        scores: [128 keys, g, T + 1, h] fp32.
+        key_major, head_major: one of them, as the schedule says; the other is None.
         weights: [128 keys, g, T + 1, h], softmax numerators.
         latent: [h, kv_lora_rank], one token's attention output.
         latent_features: [128, L, h, n_tokens], all tokens' attention outputs, latent-major.
@@ -40,16 +57,14 @@ class Buffers(NKIObject):
     index: NkiTensor
     natural_index: NkiTensor | None
     keep: NkiTensor
-    ones: NkiTensor
     current_features: NkiTensor
     rows: list[NkiTensor]
     packed: list[NkiTensor]
     current: list[NkiTensor]
     features: list[NkiTensor]
-    scores: NkiTensor
+    key_major: KeyMajor | None
+    head_major: HeadMajor | None
     weights: NkiTensor
-    partial: NkiTensor
-    group_column: NkiTensor
     latent: NkiTensor
     inverse_sum: NkiTensor
     latent_features: NkiTensor
@@ -74,11 +89,15 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         packed = rotating(
             config, "packed", min(PACKED_BUFFERS, tokens), (P_MAX, tiles, packed_row_bytes(config)), nl.uint8
         )
+    key_major, head_major = None, None
+    if config.schedule.head_major:
+        head_major = allocate_head_major(config, dtype)
+    else:
+        key_major = allocate_key_major(config)
     return Buffers(
         index=place(config, "index", (P_MAX, tokens, tiles), nl.int32),
         natural_index=natural_index,
-        keep=place(config, "keep", (P_MAX, tokens, tiles), nl.uint32),
-        ones=place(config, "ones", (P_MAX, 1), nl.float32),
+        keep=place(config, "keep", (P_MAX, tokens, tiles), nl.float32 if config.schedule.head_major else nl.uint32),
         current_features=place(config, "current_features", (P_MAX, latents + 1, tokens), dtype),
         rows=rotating(config, "rows", config.key_buffers, (P_MAX, tiles, row), dtype),
         packed=packed,
@@ -86,10 +105,9 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         features=rotating(
             config, "features", min(KEY_MAJOR_BUFFERS, tokens), (P_MAX, latents + 1, tiles * P_MAX), dtype
         ),
-        scores=place(config, "scores", (P_MAX, group, tiles + 1, heads), nl.float32),
+        key_major=key_major,
+        head_major=head_major,
         weights=place(config, "weights", (P_MAX, group, tiles + 1, heads), dtype),
-        partial=place(config, "partial", (P_MAX, group, heads), nl.float32),
-        group_column=place(config, "group_column", (group * heads, 1), nl.float32),
         latent=place(config, "latent", (heads, config.kv_lora_rank), dtype),
         inverse_sum=place(config, "inverse_sum", (heads, 1), nl.float32),
         latent_features=place(config, "latent_features", (P_MAX, latents, heads, tokens), dtype),
@@ -103,19 +121,12 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
     )
 
 
-def rotating(config: AttentionConfig, name: str, count: int, shape: tuple[int, ...], dtype: str) -> list[NkiTensor]:
-    """`count` buffers of one kind."""
-    buffers = []
-    for i in range(count):
-        buffers.append(place(config, f"{name}_{i}", shape, dtype))
-    return buffers
-
-
-def place(config: AttentionConfig, name: str, shape: tuple[int, ...], dtype: str) -> NkiTensor:
-    """An SBUF tensor at its address of the plan."""
-    return nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf, name=name, address=(0, config.addresses[name]))
-
-
-def bank(number: int, shape: tuple[int, ...], dtype: str) -> NkiTensor:
-    """A PSUM tensor from the start of bank `number`."""
-    return nl.ndarray(shape, dtype=dtype, buffer=nl.psum, address=(0, number * BANK_BYTES))
+def allocate_key_major(config: AttentionConfig) -> KeyMajor:
+    """Creates its buffers at their addresses of the plan."""
+    group, heads = config.group_tokens, config.n_heads
+    return KeyMajor(
+        scores=place(config, "scores", (P_MAX, group, prior_tiles(config) + 1, heads), nl.float32),
+        partial=place(config, "partial", (P_MAX, group, heads), nl.float32),
+        group_column=place(config, "group_column", (group * heads, 1), nl.float32),
+        ones=place(config, "ones", (P_MAX, 1), nl.float32),
+    )

@@ -11,6 +11,7 @@ from common import hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import plan, reference
 from kernels.mla_decode.cache_format import pack_rows, unpack_rows
+from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.dims import Dims
 from kernels.mla_decode.plan import Plan
 from kernels.mla_decode.tables import PriorIndex, build_prior_index
@@ -28,6 +29,7 @@ class Case:
         block_size: rows of a cache page.
         dma_transposed_chunks: of the plan.
         group_tokens: forced on the plan; None leaves it the choice.
+        schedule: of the plan.
         fp8_cache: whether the cache is in the format of `cache_format`.
         lnc: cores.
         target: "trn2" or "trn3".
@@ -46,6 +48,7 @@ class Case:
     block_size: int = 16
     dma_transposed_chunks: int = 0
     group_tokens: int | None = None
+    schedule: Schedule = plan.DEFAULT_SCHEDULE
     fp8_cache: bool = False
     lnc: int = 1
     target: str = "trn2"
@@ -70,7 +73,9 @@ class Case:
     def plan(self) -> Plan:
         """Its plan."""
         chip = hardware.get(self.target)
-        return plan.make(self.dims, chip, self.dma_transposed_chunks, group_tokens=self.group_tokens)
+        return plan.make(
+            self.dims, chip, self.dma_transposed_chunks, group_tokens=self.group_tokens, schedule=self.schedule
+        )
 
     @property
     def softmax_scale(self) -> float:
@@ -106,6 +111,13 @@ CORNERS = (
     Case("trn3", 3, 2, 200, target="trn3"),
     Case("lnc_2", 6, 3, 200, lnc=2),
     Case("lnc_2_of_2_fp32", 2, 2, 129, dtype=FP32, lnc=2),
+    Case("head_major", 5, 3, 300, kv_lora_rank=256, schedule=Schedule(head_major=True)),
+    Case("head_major_fp32", 5, 40, 700, dtype=FP32, schedule=Schedule(head_major=True)),
+    Case("latent_bands", 3, 32, 600, kv_lora_rank=512, schedule=Schedule(head_major=True, latent_bands=True)),
+    Case("per_token_tails", 5, 3, 200, lnc=1, schedule=Schedule(per_token_tails=True)),
+    Case("per_token_tails_lnc_2", 4, 2, 200, lnc=2, schedule=Schedule(per_token_tails=True)),
+    Case("late_weighted_sum", 11, 3, 200, schedule=Schedule(late_weighted_sum=True)),
+    Case("late_by_token", 3, 3, 200, group_tokens=1, schedule=Schedule(late_weighted_sum=True, head_major=True)),
     Case("fp8", 5, 3, 200, kv_lora_rank=256, fp8_cache=True, target="trn3"),
     Case("fp8_656_bytes", 2, 2, 129, kv_lora_rank=512, v_head_dim=128, fp8_cache=True, target="trn3"),
     Case("fp8_one_token", 1, 1, 1, rope=2, fp8_cache=True, target="trn3"),

@@ -30,6 +30,24 @@ MASKED_SCORE = -3.0e38
 
 
 @dataclass(frozen=True)
+class Schedule(NKIObject):
+    """Other ways to run a step, each tried and slower or neutral; they are here to be measured again.
+
+    Attributes:
+        head_major: scores and softmax with heads on partitions, not keys.
+        latent_bands: score products of a latent tile in 32 partitions of their own, added up afterwards, rather than
+            one PSUM accumulation. Only with head_major, up to 32 heads and 2 to 4 latent tiles.
+        per_token_tails: out-absorb and o-projection a token at a time, reading their weights for each.
+        late_weighted_sum: a group's weighted sums issued once the next group's first token has its scores.
+    """
+
+    head_major: bool = False
+    latent_bands: bool = False
+    per_token_tails: bool = False
+    late_weighted_sum: bool = False
+
+
+@dataclass(frozen=True)
 class AttentionConfig(NKIObject):
     """Everything `mla_decode_attention` needs beside its tensors.
 
@@ -42,6 +60,7 @@ class AttentionConfig(NKIObject):
         dma_transposed_chunks: latent tiles that DMAs transpose; the Tensor Engine does the rest.
         fp8_cache: whether cache rows are in the format of `cache_format`, not in the weights' type.
         pass_columns: columns of `hidden` accumulated at once by the o-projection.
+        schedule: ways to run it that are not the default.
         addresses: first byte of each SBUF buffer in its partitions, by name.
     """
 
@@ -58,4 +77,5 @@ class AttentionConfig(NKIObject):
     dma_transposed_chunks: int
     fp8_cache: bool
     pass_columns: int
+    schedule: Schedule
     addresses: dict[str, int]

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 
 import nki.language as nl
-from kernels.mla_decode.buffers import place, rotating
 from kernels.mla_decode.config import BANK_BYTES, P_MAX
 from kernels.mla_decode.front_config import FRONT_BUFFERS, FrontConfig
+from kernels.mla_decode.placing import place, rotating
 from kernels.mla_decode.tiling import count_tiles
 from nki.language import NKIObject, NkiTensor
 

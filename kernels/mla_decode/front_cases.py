@@ -43,7 +43,7 @@ class FrontCase:
         front = FrontDims(self.q_lora, self.nope, self.input_norm)
         case = self.attention
         chip = hardware.get(case.target)
-        return plan.make(case.dims, chip, case.dma_transposed_chunks, front, case.group_tokens)
+        return plan.make(case.dims, chip, case.dma_transposed_chunks, front, case.group_tokens, case.schedule)
 
 
 FRONT_CORNERS = (

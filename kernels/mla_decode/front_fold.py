@@ -2,11 +2,11 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import bank, place
 from kernels.mla_decode.config import P_MAX
 from kernels.mla_decode.front_buffers import FrontBuffers, allocate_front
 from kernels.mla_decode.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
 from kernels.mla_decode.front_steps import normalise, project, project_in_passes, rotate_pairs, transpose
+from kernels.mla_decode.placing import bank, place
 from kernels.mla_decode.tiling import first_token, latent_tiles
 from nki.language import NkiTensor
 

@@ -2,10 +2,10 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import bank
 from kernels.mla_decode.config import BANK_BYTES, P_MAX
 from kernels.mla_decode.front_buffers import BANK_COLUMNS, FrontBuffers
 from kernels.mla_decode.front_config import GAMMA_BANK, TRANSPOSE_BANKS
+from kernels.mla_decode.placing import bank
 from kernels.mla_decode.tiling import count_tiles
 from nki.language import NkiTensor
 

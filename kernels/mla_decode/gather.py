@@ -2,8 +2,9 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import Buffers, bank, place
+from kernels.mla_decode.buffers import Buffers
 from kernels.mla_decode.config import P_MAX, SCALED_CODES, AttentionConfig
+from kernels.mla_decode.placing import bank, place
 from kernels.mla_decode.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
 

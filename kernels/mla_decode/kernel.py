@@ -3,7 +3,7 @@
 import nki
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import allocate, place
+from kernels.mla_decode.buffers import allocate
 from kernels.mla_decode.config import P_MAX, AttentionConfig
 from kernels.mla_decode.gather import (
     clear_features,
@@ -11,11 +11,12 @@ from kernels.mla_decode.gather import (
     load_current_features,
     load_tables,
 )
+from kernels.mla_decode.placing import place
 from kernels.mla_decode.scores import make_features, score
 from kernels.mla_decode.softmax import softmax_group
 from kernels.mla_decode.tails import absorb_out, project_out
-from kernels.mla_decode.tiling import first_token, group_ranges, latent_tiles
-from kernels.mla_decode.values import weighted_sum
+from kernels.mla_decode.tiling import first_token, group_ranges, latent_tiles, tail_ranges
+from kernels.mla_decode.values import sum_group
 from nki.language import NkiTensor
 
 
@@ -87,7 +88,8 @@ def mla_decode_attention(
     own_rows = kv_row_cur[start:stop, :]
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], kv_cache.shape[3]))
     buffers = allocate(config, kv_row_cur.dtype)
-    nisa.memset(dst=buffers.ones, value=1.0, engine=nisa.engine.gpsimd)
+    if buffers.key_major is not None:
+        nisa.memset(dst=buffers.key_major.ones, value=1.0, engine=nisa.engine.gpsimd)
     load_tables(
         config,
         buffers,
@@ -98,6 +100,8 @@ def mla_decode_attention(
     )
     load_current_features(config, buffers, own_rows)
     clear_features(config, buffers)
+    waiting: list[NkiTensor] = []
+    waiting_first = 0
     for first, tokens in group_ranges(config):
         gathered = []
         for slot in range(tokens):
@@ -105,11 +109,17 @@ def mla_decode_attention(
             features = make_features(config, buffers, cache_rows, rows, first + slot)
             score(config, buffers, features, q_absorbed_sbuf, q_pe_sbuf, first + slot, slot)
             gathered.append(rows)
+            if slot == 0:
+                sum_group(config, buffers, waiting, own_rows, waiting_first)
         softmax_group(config, buffers, tokens, softmax_scale)
-        for slot in range(tokens):
-            weighted_sum(config, buffers, gathered[slot], own_rows, first + slot, slot)
-    absorb_out(config, buffers, out_absorb_w)
-    project_out(config, buffers, o_proj_w, output[start:stop, :])
+        waiting, waiting_first = gathered, first
+        if not config.schedule.late_weighted_sum:
+            sum_group(config, buffers, waiting, own_rows, waiting_first)
+            waiting = []
+    sum_group(config, buffers, waiting, own_rows, waiting_first)
+    for first, stop_token in tail_ranges(config):
+        absorb_out(config, buffers, out_absorb_w, first, stop_token)
+        project_out(config, buffers, o_proj_w, output[start:stop, :], first, stop_token)
     return output
 
 

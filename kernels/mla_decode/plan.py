@@ -16,10 +16,12 @@ from kernels.mla_decode.config import (
     PACKED_BUFFERS,
     WEIGHT_BUFFERS,
     AttentionConfig,
+    Schedule,
 )
 from kernels.mla_decode.dims import BANK_FP32, Dims, FrontDims
 from kernels.mla_decode.front_config import FrontConfig
 from kernels.mla_decode.front_plan import rotating
+from kernels.mla_decode.head_major import BAND, CHUNK_TILES
 from kernels.mla_decode.traffic import FP32_BYTES, INT32_BYTES, HbmBytes
 
 DMA_TRANSPOSE_ALIGNMENT_BYTES = 32
@@ -43,6 +45,7 @@ class Plan:
         key_buffers: tokens whose rows are in SBUF at once.
         dma_transposed_chunks: latent tiles that DMAs transpose, each reading its columns again.
         pass_columns: columns of an o-projection pass.
+        schedule: ways to run it that are not the default.
         front: sizes of the front-fold, None for the attention alone.
         sbuf: every SBUF allocation.
         hbm: bytes moved where no slot is skipped: the rows of all slots of the key tiles, DMA-transposed columns
@@ -56,6 +59,7 @@ class Plan:
     key_buffers: int
     dma_transposed_chunks: int
     pass_columns: int
+    schedule: Schedule
     front: FrontDims | None
     sbuf: MemoryMap
     hbm: HbmBytes
@@ -79,6 +83,7 @@ class Plan:
             dma_transposed_chunks=self.dma_transposed_chunks,
             fp8_cache=dims.fp8_cache,
             pass_columns=self.pass_columns,
+            schedule=self.schedule,
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
 
@@ -123,12 +128,16 @@ class Plan:
         return [*lines, f"{'total':<12}  {self.hbm.total:>13,}  {self.hbm.total / self.minimum.total:.3f}"]
 
 
+DEFAULT_SCHEDULE = Schedule()
+
+
 def make(
     dims: Dims,
     hardware: Hardware,
     dma_transposed_chunks: int = 0,
     front: FrontDims | None = None,
     group_tokens: int | None = None,
+    schedule: Schedule = DEFAULT_SCHEDULE,
 ) -> Plan:
     """Plans a step: the largest softmax group that fits, with twice as many key buffers where they fit too.
 
@@ -139,11 +148,12 @@ def make(
             Engine's transposes and their evictions and reads those columns of the cache a second time; bf16 only.
         front: sizes of the front-fold where it is part of the kernel.
         group_tokens: tokens of a softmax group; None leaves the choice to the plan.
+        schedule: other ways to run it, to be measured.
 
     Raises:
         NotImplementedError: a front-fold into an fp8 cache.
         ValueError: an fp8 cache on trn2; there are fewer latent tiles, or they are fp32 or fp8; a softmax group is
-            larger than the batch, or has more than 128 maxima.
+            larger than the batch, or has more than 128 maxima; the schedule does not go with the sizes.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
     chunks = require_int("dma_transposed_chunks", dma_transposed_chunks, at_least=0)
@@ -157,15 +167,30 @@ def make(
         raise NotImplementedError("front-fold into an fp8 cache is not built yet; what works: the attention alone")
     if chunks and dims.itemsize != 2:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
+    _check_schedule(dims, schedule)
     refusal: BudgetError | None = None
     for group in _groups(dims, group_tokens):
-        for buffers in sorted({min(2 * group, dims.tokens_per_core), group}, reverse=True):
+        most, least = min(2 * group, dims.tokens_per_core), group
+        if schedule.late_weighted_sum:
+            least = min(group + 1, dims.tokens_per_core)  # the next group's first rows come while the last are read
+        for buffers in sorted({most, least}, reverse=True):
             try:
-                return _plan(dims, hardware, group, buffers, chunks, front)
+                return _plan(dims, hardware, group, buffers, chunks, front, schedule)
             except BudgetError as error:
                 refusal = error
     assert refusal is not None
     raise refusal
+
+
+def _check_schedule(dims: Dims, schedule: Schedule) -> None:
+    if not schedule.latent_bands:
+        return
+    if not schedule.head_major:
+        raise ValueError("latent_bands without head_major; accepted: both, bands hold rows of heads")
+    if dims.n_heads > BAND:
+        raise ValueError(f"n_heads is {dims.n_heads}; accepted with latent_bands: up to {BAND}, a band's partitions")
+    if dims.latent_tiles < 2:
+        raise ValueError(f"kv_lora_rank is {dims.kv_lora_rank}; accepted with latent_bands: {2 * P_MAX} and up")
 
 
 def _groups(dims: Dims, group_tokens: int | None) -> list[int]:
@@ -181,7 +206,15 @@ def _groups(dims: Dims, group_tokens: int | None) -> list[int]:
     return [group_tokens]
 
 
-def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: int, front: FrontDims | None) -> Plan:
+def _plan(
+    dims: Dims,
+    hardware: Hardware,
+    group: int,
+    key_buffers: int,
+    chunks: int,
+    front: FrontDims | None,
+    schedule: Schedule,
+) -> Plan:
     pass_columns = min(dims.hidden, LARGEST_PASS_BANKS * BANK_FP32)
     return Plan(
         dims=dims,
@@ -190,9 +223,10 @@ def _plan(dims: Dims, hardware: Hardware, group: int, key_buffers: int, chunks: 
         key_buffers=key_buffers,
         dma_transposed_chunks=chunks,
         pass_columns=pass_columns,
+        schedule=schedule,
         front=front,
-        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns, front),
-        hbm=traffic.moved(dims, front, chunks),
+        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns, front, schedule),
+        hbm=traffic.moved(dims, front, chunks, dims.tokens_per_core if schedule.per_token_tails else 1),
         minimum=traffic.minimum(dims, front),
     )
 
@@ -205,6 +239,7 @@ def _sbuf_map(
     chunks: int,
     pass_columns: int,
     front: FrontDims | None,
+    schedule: Schedule,
 ) -> MemoryMap:
     """Queries first, then the front-fold; over that lasting buffers; setup, attention and tails take turns above."""
     item, latents = dims.itemsize, dims.latent_tiles
@@ -220,7 +255,6 @@ def _sbuf_map(
     if chunks:
         ledger.allocate("natural_index", index_bytes)
     ledger.allocate("keep", index_bytes)
-    ledger.allocate("ones", FP32_BYTES)
     ledger.allocate("current_features", item * (latents + 1) * tokens)
     ledger.allocate("latent_features", item * latents * heads * tokens)
     with ledger.scope("setup"):
@@ -229,6 +263,7 @@ def _sbuf_map(
         ledger.allocate("current_rows", item * dims.row_width)
     with ledger.scope("attention"):
         _attention_buffers(dims, ledger, group, key_buffers, chunks)
+        _score_buffers(dims, ledger, group, schedule)
     with ledger.scope("tails"):
         ledger.allocate("values", item * heads * tokens)
         rotating(ledger, "absorb", min(WEIGHT_BUFFERS, heads), item * dims.kv_lora_rank)
@@ -240,7 +275,7 @@ def _sbuf_map(
 
 
 def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int) -> None:
-    item, tiles, columns = dims.itemsize, dims.key_tiles, group * dims.n_heads
+    item, tiles = dims.itemsize, dims.key_tiles
     rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
     if dims.fp8_cache:
         rotating(ledger, "packed", min(PACKED_BUFFERS, dims.tokens_per_core), tiles * dims.cache_row_bytes)
@@ -248,9 +283,25 @@ def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: 
     feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
     rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.tokens_per_core), feature_bytes, alignment)
-    ledger.allocate("scores", FP32_BYTES * (tiles + 1) * columns)
-    ledger.allocate("weights", item * (tiles + 1) * columns)
-    ledger.allocate("partial", FP32_BYTES * columns)
-    ledger.allocate("group_column", FP32_BYTES)
+    ledger.allocate("weights", item * (tiles + 1) * group * dims.n_heads)
     ledger.allocate("latent", item * dims.kv_lora_rank)
     ledger.allocate("inverse_sum", FP32_BYTES)
+
+
+def _score_buffers(dims: Dims, ledger: SbufLedger, group: int, schedule: Schedule) -> None:
+    tiles = dims.key_tiles
+    if schedule.head_major:
+        keys = tiles * P_MAX + 1
+        if schedule.latent_bands:
+            ledger.allocate("band_sum", FP32_BYTES * CHUNK_TILES * P_MAX)
+        ledger.allocate("scores", FP32_BYTES * group * keys)
+        ledger.allocate("mask", FP32_BYTES * CHUNK_TILES * P_MAX)
+        ledger.allocate("head_weights", dims.itemsize * group * keys)
+        ledger.allocate("maxima", FP32_BYTES * group)
+        ledger.allocate("sums", FP32_BYTES * group)
+        return
+    columns = group * dims.n_heads
+    ledger.allocate("scores", FP32_BYTES * (tiles + 1) * columns)
+    ledger.allocate("partial", FP32_BYTES * columns)
+    ledger.allocate("group_column", FP32_BYTES)
+    ledger.allocate("ones", FP32_BYTES)

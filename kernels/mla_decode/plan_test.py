@@ -13,6 +13,7 @@ from common.tiling import ceil_div, round_up
 from kernels.mla_decode import plan
 from kernels.mla_decode.bench.measure import run_without_values
 from kernels.mla_decode.cases import BATCH, CORNERS, FP8, PRODUCTION, TP, Case
+from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.dims import Dims, FrontDims
 from kernels.mla_decode.front_cases import FRONT_CORNERS, FRONT_PRODUCTION, FrontCase
 
@@ -198,3 +199,24 @@ def test_a_group_may_be_forced():
         plan.make(dims, TRN2, group_tokens=7)
     with pytest.raises(ValueError, match="group_tokens is 5; accepted: 1 to 4"):
         plan.make(dataclasses.replace(dims, n_heads=32), TRN2, group_tokens=5)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "changes", "words"),
+    [
+        (Schedule(latent_bands=True), {}, "without head_major"),
+        (Schedule(head_major=True, latent_bands=True), {"n_heads": 33}, "n_heads is 33"),
+        (Schedule(head_major=True, latent_bands=True), {"kv_lora_rank": 128}, "kv_lora_rank is 128"),
+    ],
+)
+def test_a_schedule_that_the_sizes_do_not_allow(schedule, changes, words):
+    with pytest.raises(ValueError, match=words):
+        plan.make(Dims(**({"n_tokens": 4, "n_heads": 2, "n_prior": 256} | changes)), TRN2, schedule=schedule)
+
+
+def test_a_late_sum_needs_more_key_buffers_than_its_group():
+    """Else the next group's first rows would come into those that are still summed."""
+    late = Schedule(late_weighted_sum=True)
+    for tokens in range(1, 10):
+        made = plan.make(Dims(tokens, 1, 256), TRN2, schedule=late)
+        assert made.key_buffers > made.group_tokens or made.group_tokens == tokens

@@ -2,9 +2,11 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import Buffers, bank
+from kernels.mla_decode.buffers import Buffers, KeyMajor
 from kernels.mla_decode.config import BANK_BYTES, MASKED_SCORE, P_MAX, AttentionConfig
 from kernels.mla_decode.gather import feature_columns, gather_features
+from kernels.mla_decode.head_major import score_heads
+from kernels.mla_decode.placing import bank
 from kernels.mla_decode.tiling import count_tiles, latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
@@ -63,7 +65,29 @@ def score(
     token: int,
     slot: int,
 ) -> None:
-    """Scores one token's keys, keys on partitions, and keeps those it sees.
+    """Scores one token's keys, and keeps those it sees, in the schedule's layout."""
+    queries = query_parts(config, q_absorbed, q_pe, token)
+    own_features = []
+    for part in range(latent_tiles(config) + 1):
+        height = feature_columns(config, part)[1]
+        own_features.append(buffers.current_features[0:height, part, token : token + 1])
+    keep = buffers.keep[:, token, :]
+    if buffers.key_major is not None:
+        score_keys(config, buffers.key_major, keep, features, own_features, queries, slot)
+    if buffers.head_major is not None:
+        score_heads(config, buffers.head_major, keep, features, own_features, queries, slot)
+
+
+def score_keys(
+    config: AttentionConfig,
+    buffers: KeyMajor,
+    keep: NkiTensor,
+    features: NkiTensor,
+    own_features: list[NkiTensor],
+    queries: list[NkiTensor],
+    slot: int,
+) -> None:
+    """Scores one token's keys, keys on partitions.
 
     scores[p, slot, tile, h] = sum_f features[f, :, 128 tile + p] * q[f, :, h] where keep, else MASKED_SCORE
 
@@ -71,7 +95,6 @@ def score(
     """
     tiles, heads = prior_tiles(config), config.n_heads
     scores = buffers.scores[:, slot, :, :]
-    queries = query_parts(config, q_absorbed, q_pe, token)
     nisa.memset(dst=scores, value=MASKED_SCORE, engine=nisa.engine.gpsimd)
     per_bank = max(1, BANK_BYTES // FP32_BYTES // heads)
     for chunk in range(count_tiles(tiles, per_bank)):
@@ -80,17 +103,12 @@ def score(
         spread = bank(SCORE_BANKS[chunk % len(SCORE_BANKS)], (P_MAX, count, heads), nl.float32)
         for tile in range(first, first + count):
             multiply_features(spread[:, tile - first, :], key_parts(config, features, tile), queries)
-        keep = buffers.keep[:, token, first : first + count]
         nisa.tensor_copy_predicated(
             dst=scores[:, first : first + count, :],
             src=spread,
-            predicate=keep.expand_dim(2).broadcast(2, heads),
+            predicate=keep[:, first : first + count].expand_dim(2).broadcast(2, heads),
         )
     own = bank(SCORE_BANKS[0], (1, heads), nl.float32)
-    own_features = []
-    for part in range(latent_tiles(config) + 1):
-        height = feature_columns(config, part)[1]
-        own_features.append(buffers.current_features[0:height, part, token : token + 1])
     multiply_features(own, own_features, queries)
     nisa.tensor_copy(dst=scores[0:1, tiles, :], src=own, engine=nisa.engine.vector)
 

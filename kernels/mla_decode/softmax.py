@@ -2,15 +2,28 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import Buffers, bank
+from kernels.mla_decode.buffers import Buffers, KeyMajor
 from kernels.mla_decode.config import P_MAX, AttentionConfig
+from kernels.mla_decode.head_major import soften_heads
+from kernels.mla_decode.placing import bank
 from kernels.mla_decode.tiling import prior_tiles
+from nki.language import NkiTensor
 
 SOFTMAX_BANK = 4
 """PSUM bank of the group's maxima and sums."""
 
 
 def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int, softmax_scale: float) -> None:
+    """Numerators of a group's softmax, and what each partition adds to the denominators, in the schedule's layout."""
+    if buffers.key_major is not None:
+        soften_keys(config, buffers.key_major, buffers.weights, tokens, softmax_scale)
+    if buffers.head_major is not None:
+        soften_heads(config, buffers.head_major, buffers.weights, tokens, softmax_scale)
+
+
+def soften_keys(
+    config: AttentionConfig, buffers: KeyMajor, weights: NkiTensor, tokens: int, softmax_scale: float
+) -> None:
     """Numerators of a group's softmax, and what each partition adds to the denominators.
 
     weights[p, g, tile, h] = exp(softmax_scale * (scores[p, g, tile, h] - max over p and tile))
@@ -32,6 +45,6 @@ def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int, softma
     spread = bank(SOFTMAX_BANK, (P_MAX, tokens, 1, heads), nl.float32)
     nisa.nc_transpose(dst=spread.reshape((P_MAX, columns)), data=maxima.broadcast(1, P_MAX), engine=nisa.engine.tensor)
     nisa.tensor_tensor(dst=scores, data1=scores, data2=spread.broadcast(2, tiles), op=nl.subtract)
-    weights = buffers.weights[:, 0:tokens, :, :]
-    nisa.activation(dst=weights, op=nl.exp, data=scores, scale=softmax_scale)
-    nisa.tensor_reduce(dst=partial, op=nl.add, data=weights.permute((0, 1, 3, 2)), axis=3)
+    numerators = weights[:, 0:tokens, :, :]
+    nisa.activation(dst=numerators, op=nl.exp, data=scores, scale=softmax_scale)
+    nisa.tensor_reduce(dst=partial, op=nl.add, data=numerators.permute((0, 1, 3, 2)), axis=3)

@@ -36,3 +36,13 @@ def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:
     for first in range(0, config.n_tokens, config.group_tokens):
         ranges.append((first, min(config.group_tokens, config.n_tokens - first)))
     return ranges
+
+
+def tail_ranges(config: AttentionConfig) -> list[tuple[int, int]]:
+    """First token and one past the last of each batch of tokens that goes through the tails together."""
+    if not config.schedule.per_token_tails:
+        return [(0, config.n_tokens)]
+    ranges = []
+    for token in range(config.n_tokens):
+        ranges.append((token, token + 1))
+    return ranges

@@ -42,17 +42,17 @@ class HbmBytes:
 PURPOSES = tuple(field.name for field in dataclasses.fields(HbmBytes))
 
 
-def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int) -> HbmBytes:
+def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int, tail_batches: int = 1) -> HbmBytes:
     """What a plan moves where no slot is skipped: rows of all slots of the key tiles, this step's rows twice.
 
-    Each core reads all weights.
+    Each core reads all weights, those of the tails once for each of its `tail_batches`.
     """
     item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
     table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if dma_transposed_chunks else 0)
     least = minimum(dims, front)
     return dataclasses.replace(
         least,
-        weights=dims.cores * least.weights,
+        weights=dims.cores * (least.weights + (tail_batches - 1) * _tail_weights(dims) * item),
         keys=slots * (dims.cache_row_bytes + dma_transposed_chunks * P_MAX * item) + 2 * tokens * dims.row_width * item,
         tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
     )
@@ -65,7 +65,7 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
         keys=tokens * (dims.n_prior * dims.cache_row_bytes + dims.row_width * item),
         tables=tokens * (dims.n_prior * (INT32_BYTES + FP32_BYTES) + INT32_BYTES),
         queries=tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
-        weights=dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden) * item,
+        weights=_tail_weights(dims) * item,
         output=tokens * dims.hidden * item,
     )
     if front is None:
@@ -84,3 +84,8 @@ def _front_elements(dims: Dims, front: FrontDims) -> int:
     query = front.nope + dims.rope
     projections = dims.hidden * (front.q_lora + dims.row_width) + front.q_lora * dims.n_heads * query
     return projections + dims.n_heads * front.nope * dims.kv_lora_rank
+
+
+def _tail_weights(dims: Dims) -> int:
+    """Elements of the out-absorb and the o-projection."""
+    return dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden)

@@ -2,8 +2,9 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.buffers import Buffers, bank
+from kernels.mla_decode.buffers import Buffers
 from kernels.mla_decode.config import P_MAX, AttentionConfig
+from kernels.mla_decode.placing import bank
 from kernels.mla_decode.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
@@ -42,9 +43,7 @@ def weighted_sum(
         moving=current[:, first:stop],
         accumulate=True,
     )
-    denominator = bank(LATENT_BANK, (heads, 1), nl.float32)
-    nisa.nc_matmul(dst=denominator, stationary=buffers.partial[:, slot, :], moving=buffers.ones, accumulate=False)
-    nisa.reciprocal(dst=buffers.inverse_sum, data=denominator)
+    nisa.reciprocal(dst=buffers.inverse_sum, data=denominator(config, buffers, slot))
     nisa.tensor_scalar(dst=buffers.latent, data=total, op0=nl.multiply, operand0=buffers.inverse_sum)
     turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), buffers.latent.dtype)
     for part in range(latent_tiles(config)):
@@ -54,3 +53,22 @@ def weighted_sum(
             engine=nisa.engine.tensor,
         )
     nisa.tensor_copy(dst=buffers.latent_features[:, :, :, token], src=turned, engine=nisa.engine.vector)
+
+
+def denominator(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
+    """[h, 1] fp32: what each partition adds to it, added up."""
+    total = bank(LATENT_BANK, (config.n_heads, 1), nl.float32)
+    if buffers.head_major is not None:
+        total = buffers.head_major.sums[:, slot : slot + 1]
+    if buffers.key_major is not None:
+        partial = buffers.key_major.partial[:, slot, :]
+        nisa.nc_matmul(dst=total, stationary=partial, moving=buffers.key_major.ones, accumulate=False)
+    return total
+
+
+def sum_group(
+    config: AttentionConfig, buffers: Buffers, gathered: list[NkiTensor], kv_row_cur: NkiTensor, first: int
+) -> None:
+    """The weighted sums of a group of tokens, `first` on, whose rows are `gathered`."""
+    for slot in range(len(gathered)):
+        weighted_sum(config, buffers, gathered[slot], kv_row_cur, first + slot, slot)

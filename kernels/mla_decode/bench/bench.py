@@ -17,6 +17,7 @@ from common import hardware
 from kernels.mla_decode.bench import shapes, tables
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
+from kernels.mla_decode.config import Schedule
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, require_stdout
 from tools.bench.files import caller_path, require_writable, whole_file
 from tools.bench.progress import progress
@@ -31,6 +32,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/mla_decode:bench
   bazel run //kernels/mla_decode:bench -- --suite batch --no-numerics
   bazel run //kernels/mla_decode:bench -- --suite tp --dma-chunks 1 --json tp.json
+  bazel run //kernels/mla_decode:bench -- --ablate head_major --ablate latent_bands
 
 exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage or input
 """
@@ -54,8 +56,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bench(options: argparse.Namespace) -> int:
     target = hardware.get(options.target).name if options.target else None
+    schedule = Schedule(**dict.fromkeys(options.ablate or (), True))
     chosen = [
-        shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group)
+        shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule)
         for case in shapes.SUITES[options.suite]
     ]
     plans = [case.plan for case in chosen]
@@ -109,6 +112,12 @@ def _parser() -> OneLineParser:
     parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
     parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
     parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
+    parser.add_argument(
+        "--ablate",
+        action="append",
+        choices=[field.name for field in dataclasses.fields(Schedule)],
+        help="run it this other way, which was slower or neutral; may be repeated",
+    )
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
     return parser

@@ -11,6 +11,7 @@ from kernels.mla_decode import cases, compare, front_cases, reference, run
 from kernels.mla_decode.bench import measure
 from kernels.mla_decode.bench.measure import Measurement
 from kernels.mla_decode.cases import Case
+from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.front_cases import FrontCase
 from kernels.mla_decode.plan import Plan
 
@@ -66,11 +67,16 @@ class Result:
 
 
 def adapted(
-    case: Case | FrontCase, target: str | None, lnc: int | None, chunks: int | None, group: int | None
+    case: Case | FrontCase,
+    target: str | None,
+    lnc: int | None,
+    chunks: int | None,
+    group: int | None,
+    schedule: Schedule,
 ) -> Case | FrontCase:
     """The case with the bench's switches where they are set."""
     if isinstance(case, FrontCase):
-        inner = adapted(case.attention, target, lnc, chunks, group)
+        inner = adapted(case.attention, target, lnc, chunks, group, schedule)
         assert isinstance(inner, Case)
         return dataclasses.replace(case, attention=inner)
     return dataclasses.replace(
@@ -79,6 +85,7 @@ def adapted(
         lnc=case.lnc if lnc is None else lnc,
         dma_transposed_chunks=case.dma_transposed_chunks if chunks is None else chunks,
         group_tokens=case.group_tokens if group is None else group,
+        schedule=schedule,
     )
 
 
