@@ -41,7 +41,7 @@ def row_mx_qkv_proj_ranks(
             raise
         if call["packed_hidden"].device.type != "cpu":
             raise ValueError(f"packed_hidden of rank {rank} is on {call['packed_hidden'].device}; accepted: cpu")
-    _require_agreement([_named(call) for call in calls])
+    require_agreement([named(call) for call in calls])
     _require_these_ranks(calls[0].get("replica_groups"), len(calls))
 
     import nkisim  # Comes with the simulated nki. On a device, ranks are processes and this is no way to run them.
@@ -50,7 +50,7 @@ def row_mx_qkv_proj_ranks(
     return [run.outputs for run in runs]
 
 
-def _named(call: Mapping[str, Any]) -> dict[str, Any]:
+def named(call: Mapping[str, Any]) -> dict[str, Any]:
     """Every argument by name, given or not; tensors as their sizes and type."""
     bound = inspect.signature(kernel_operands).bind_partial(**call)
     bound.apply_defaults()
@@ -60,9 +60,14 @@ def _named(call: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _require_agreement(ranks: Sequence[Mapping[str, Any]]) -> None:
-    for rank, named in enumerate(ranks):
-        for name, value in named.items():
+def require_agreement(ranks: Sequence[Mapping[str, Any]]) -> None:
+    """Refuses ranks of which one differs from rank 0 in an argument.
+
+    Raises:
+        ValueError: naming the argument and the rank.
+    """
+    for rank, given in enumerate(ranks):
+        for name, value in given.items():
             if value != ranks[0][name]:
                 raise ValueError(f"{name} of rank {rank} is {value}; accepted: {ranks[0][name]}, as on rank 0")
 

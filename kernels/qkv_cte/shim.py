@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import torch
 
-import nki
-from kernels.qkv_cte.call import kernel_operands
+from kernels.qkv_cte import launch, ops
 from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
-from kernels.qkv_cte.kernel import row_mx_projection
-
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
 
-@torch.no_grad()
 def row_mx_qkv_proj(
     packed_hidden: torch.Tensor,
     weight: torch.Tensor,
@@ -43,10 +34,11 @@ def row_mx_qkv_proj(
     `dequant(packed_hidden) @ dequant(weight) + bias`; where asked, Q and K over their RMS across all heads, times
     gamma; where asked, rotate-half RoPE of both. V is left as projected. See `kernel` for the rounding.
 
-    Not built yet, and refused with NotImplementedError once everything is checked: replica groups in a call of one
-    rank. `ranks.row_mx_qkv_proj_ranks` runs all ranks at once.
+    Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device. torch.compile and
+    torch.export see one op, `torch.ops.qkv_cte.row_mx_qkv_proj`. No gradients.
 
-    Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device.
+    With `replica_groups` every rank calls. On the CPU each is a process of the default torch.distributed group, which
+    is a gloo group, and none begins before all agree; `ranks.row_mx_qkv_proj_ranks` runs them in one process instead.
 
     Args:
         packed_hidden: [B, S, H + 4] float8_e4m3fn, H codes and the row's fp32 scale (`common.row_mx`); H a multiple
@@ -64,7 +56,8 @@ def row_mx_qkv_proj(
         qk_norm_pre_rope_q_gamma: [1, num_heads * head_dim] float32 or bfloat16, for the norm of Q.
         qk_norm_pre_rope_k_gamma: [1, num_kv_heads * head_dim] float32 or bfloat16, for the norm of K.
         norm_eps: epsilon where `qk_norm_pre_rope` is None.
-        replica_groups: tuple of tuples of ranks for the norm's all-reduce, or None.
+        replica_groups: tuple of tuples of ranks for the norm's all-reduce, each rank of the call's world in one of
+            them; None where this rank holds all heads.
         output_layout: of the result; NBSd needs a head_dim of 128.
         target: "trn3"; the products of this kernel do not exist on "trn2".
         lnc: cores that share the call, 1 or 2; each takes half of the tokens.
@@ -73,49 +66,28 @@ def row_mx_qkv_proj(
         [B, S, I] bfloat16, a new tensor; in layout NBSd [num_heads + 2 * num_kv_heads, B, S, head_dim].
 
     Raises:
-        TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: an argument asks for what is not built yet; nothing has run.
+        TypeError, ValueError: an argument is not as described, here or on another rank, or ranks differ; nothing has
+            run.
+        nkisim.errors.DeadlockError: a rank does not call.
     """
-    operands = kernel_operands(
-        packed_hidden,
-        weight,
-        weight_scales,
-        bias,
-        num_heads,
-        head_dim,
-        num_kv_heads,
-        fused_rope,
-        cos_cache,
-        sin_cache,
-        qk_norm_pre_rope,
-        qk_norm_pre_rope_q_gamma,
-        qk_norm_pre_rope_k_gamma,
-        norm_eps,
-        replica_groups,
-        output_layout,
-        target=target,
-        lnc=lnc,
+    run = ops.traced if torch.compiler.is_compiling() else launch.run
+    return run(
+        target,
+        lnc,
+        packed_hidden=packed_hidden,
+        weight=weight,
+        weight_scales=weight_scales,
+        bias=bias,
+        num_heads=num_heads,
+        head_dim=head_dim,
+        num_kv_heads=num_kv_heads,
+        fused_rope=fused_rope,
+        cos_cache=cos_cache,
+        sin_cache=sin_cache,
+        qk_norm_pre_rope=qk_norm_pre_rope,
+        qk_norm_pre_rope_q_gamma=qk_norm_pre_rope_q_gamma,
+        qk_norm_pre_rope_k_gamma=qk_norm_pre_rope_k_gamma,
+        norm_eps=norm_eps,
+        replica_groups=replica_groups,
+        output_layout=output_layout,
     )
-    if replica_groups is not None:
-        raise NotImplementedError(
-            "replica_groups is not built yet; what works: replica_groups = None, "
-            "or all ranks at once in row_mx_qkv_proj_ranks"
-        )
-    if packed_hidden.device.type != "cpu":
-        return row_mx_projection[lnc](*operands)
-    with _platform_target(target):
-        return nki.simulate(row_mx_projection[lnc])(*operands)
-
-
-@contextmanager
-def _platform_target(target: str) -> Iterator[None]:
-    """Names the simulator's target while the context lasts."""
-    before = os.environ.get(TARGET_VARIABLE)
-    os.environ[TARGET_VARIABLE] = target
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[TARGET_VARIABLE]
-        else:
-            os.environ[TARGET_VARIABLE] = before

@@ -15,10 +15,10 @@ from kernels.qkv_cte import (
     QKVOutputLayout,
     cases,
     compare,
+    launch,
     reference,
     row_mx_qkv_proj,
     row_mx_qkv_proj_ranks,
-    shim,
 )
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.kernel import row_mx_projection
@@ -70,7 +70,8 @@ def test_projects(lnc, bias_dtype):
 
 def test_the_first_four_are_positional_and_lnc_is_2():
     call = arguments()
-    by_position = row_mx_qkv_proj(*operands_of(call), num_heads=2, head_dim=96, num_kv_heads=1)
+    hidden, weight, scales, bias = operands_of(call)
+    by_position = row_mx_qkv_proj(hidden, weight, scales, bias, num_heads=2, head_dim=96, num_kv_heads=1)
     assert torch.equal(by_position, row_mx_qkv_proj(**call, lnc=2))
 
 
@@ -143,11 +144,11 @@ def test_tail_bytes_that_look_like_nan_codes_are_taken():
 @pytest.mark.parametrize("before", [None, "trn2", "gen4"])
 def test_environment_is_restored(before, monkeypatch):
     if before is None:
-        monkeypatch.delenv(shim.TARGET_VARIABLE, raising=False)
+        monkeypatch.delenv(launch.TARGET_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(shim.TARGET_VARIABLE, before)
+        monkeypatch.setenv(launch.TARGET_VARIABLE, before)
     row_mx_qkv_proj(**arguments())
-    assert os.environ.get(shim.TARGET_VARIABLE) == before
+    assert os.environ.get(launch.TARGET_VARIABLE) == before
 
 
 def test_environment_is_restored_after_an_error(monkeypatch):
@@ -158,17 +159,17 @@ def test_environment_is_restored_after_an_error(monkeypatch):
         assert kernel.lnc == 2
 
         def simulated(*operands):
-            seen.append(os.environ[shim.TARGET_VARIABLE])
+            seen.append(os.environ[launch.TARGET_VARIABLE])
             raise RuntimeError("mid-run")
 
         return simulated
 
-    monkeypatch.setenv(shim.TARGET_VARIABLE, "trn2")
+    monkeypatch.setenv(launch.TARGET_VARIABLE, "trn2")
     monkeypatch.setattr(nki, "simulate", fails)
     with pytest.raises(RuntimeError, match="mid-run"):
         row_mx_qkv_proj(**arguments())
     assert seen == ["trn3"]
-    assert os.environ[shim.TARGET_VARIABLE] == "trn2"
+    assert os.environ[launch.TARGET_VARIABLE] == "trn2"
 
 
 class DeviceTensor(torch.Tensor):
@@ -192,7 +193,7 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
         def __getitem__(self, lnc):
             return lambda *operands: (lnc, operands)
 
-    monkeypatch.setattr(shim, "row_mx_projection", Launched())
+    monkeypatch.setattr(launch, "row_mx_projection", Launched())
     monkeypatch.setattr(nki, "simulate", lambda _: pytest.fail("simulated"))
     call = arguments()
     on_device = {name: DeviceTensor(value) if torch.is_tensor(value) else value for name, value in call.items()}
@@ -490,8 +491,11 @@ PARAMETERS = [
         TypeError,
         "sin_cache is torch.bfloat16; accepted: torch.float32, as cos_cache is",
     ),
-    # Valid, but not built.
-    ({"replica_groups": ((0, 1), (2, 3))}, NotImplementedError, "replica_groups is not built yet; what works: .* None"),
+    (
+        {"replica_groups": ((0, 1), (2, 3))},
+        ValueError,
+        r"replica_groups is .* and torch.distributed is not initialised; accepted: None, a gloo process group",
+    ),
     # Unknown and missing ones.
     ({"scales": 1}, TypeError, ".* unexpected keyword argument 'scales'"),
 ]
@@ -503,7 +507,7 @@ def test_bad_input_is_refused_by_name_before_any_launch(changes, error, message,
         def __getitem__(self, lnc):
             pytest.fail("launched")
 
-    monkeypatch.setattr(shim, "row_mx_projection", NeverLaunched())
+    monkeypatch.setattr(launch, "row_mx_projection", NeverLaunched())
     environment = dict(os.environ)
     with pytest.raises(error, match=f"^{message}") as refusal:
         row_mx_qkv_proj(**arguments(**changes))

@@ -114,7 +114,7 @@ def test_shards_become_shards(tmp_path):
     assert run(tmp_path / "source", tmp_path / "packed") == 0
     assert sorted(os.listdir(tmp_path)) == ["packed", "source"]
     (index,) = (tmp_path / "packed").glob("*.json")
-    found = {}
+    found: dict[str, str] = {}
     for name, tensor_names in shards.items():
         converted = load_file(tmp_path / "packed" / name)
         assert converted.keys() >= tensor_names.keys()

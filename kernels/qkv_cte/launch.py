@@ -1,0 +1,49 @@
+"""Checks a call and runs it: on the device that its tensors are on, or on the simulator."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+import nki
+from kernels.qkv_cte import arguments, process_ranks, ranks
+from kernels.qkv_cte.call import kernel_operands
+from kernels.qkv_cte.kernel import row_mx_projection
+
+TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+
+
+@torch.no_grad()
+def run(target: str, lnc: int, **call: Any) -> torch.Tensor:
+    """Runs a call whose arguments are those of `shim.row_mx_qkv_proj`, by name; returns and raises what that does."""
+    make_operands = functools.partial(kernel_operands, **call, target=target, lnc=lnc)
+    groups = call["replica_groups"]
+    if groups is not None and isinstance(call["packed_hidden"], torch.Tensor) and call["packed_hidden"].is_cpu:
+        arguments.require_replica_groups(groups)
+        process_ranks.require_group(groups)
+        named = ranks.named(call | {"target": target, "lnc": lnc})
+        return process_ranks.run(make_operands, named, target=target, lnc=lnc)
+    operands = make_operands()
+    if call["packed_hidden"].device.type != "cpu":
+        return row_mx_projection[lnc](*operands)
+    with _platform_target(target):
+        return nki.simulate(row_mx_projection[lnc])(*operands)
+
+
+@contextmanager
+def _platform_target(target: str) -> Iterator[None]:
+    """Names the simulator's target while the context lasts."""
+    before = os.environ.get(TARGET_VARIABLE)
+    os.environ[TARGET_VARIABLE] = target
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[TARGET_VARIABLE]
+        else:
+            os.environ[TARGET_VARIABLE] = before
