@@ -1,0 +1,107 @@
+"""Costs of DMAs: who makes their descriptors, which DMA engines move their bytes, and for how long."""
+
+from __future__ import annotations
+
+from math import prod
+
+from devicetime.compute_costs import Machine
+from devicetime.cost import GPSIMD, SYNC, Cost, Transfer
+from nkisim.enums import dge_mode, dma_engine, engine
+from nkisim.record import Record, is_hbm
+from nkisim.storage import IndexedRegion, Region
+
+_ROWS_PER_ENGINE = 8
+_FRIENDLY_ROWS, _FRIENDLY_COLUMNS = 16, 128
+
+
+def is_dma(record: Record) -> bool:
+    """Whether DMA engines carry it out."""
+    return record.engine is engine.dma or record.op == "sendrecv"
+
+
+def cost(record: Record, machine: Machine) -> Cost:
+    """Cost of a copy, gather, scatter, transpose or sum by DMA, or of an exchange between cores."""
+    descriptors, bytes_each = _descriptors(record)
+    constants = machine.constants
+    first_engine, engines = _engines(record, machine.hardware.dma_engines_per_core)
+    bytes_per_ns = constants.dma_engine_bytes_per_ns * _rate(record, machine)
+    each_ns = constants.dma_descriptor_ns + bytes_each / bytes_per_ns
+    engine_ns = -(-descriptors // engines) * each_ns
+    hbm_bytes = float(sum(r.size_bytes for r in (*record.reads, *record.writes) if is_hbm(r)))
+    mode = _mode(record)
+    if record.op == "sendrecv" and record.detail[3] is dma_engine.gpsimd_dma:
+        engine_ns = record.size_bytes / constants.gpsimd_dma_bytes_per_ns
+    if mode is dge_mode.swdge:
+        made_ns = descriptors * constants.software_dge_descriptor_ns
+        hold = constants.software_dge_ns + made_ns
+        stagger = min(descriptors / engines, _ROWS_PER_ENGINE) * constants.software_dge_descriptor_ns
+        ready = constants.software_dge_ns + stagger + constants.dma_fetch_ns
+        transfer = Transfer(
+            first_engine, engines, engine_ns, hbm_bytes, ready, stagger, constants.dma_fetch_ns + each_ns
+        )
+        return Cost(GPSIMD, hold, hold, None, transfer)
+    if mode is dge_mode.hwdge:
+        hold = constants.hardware_dge_ns
+        transfer = Transfer(first_engine, engines, engine_ns, hbm_bytes, hold + constants.dma_fetch_ns)
+        return Cost(SYNC, hold, hold, None, transfer)
+    hold = constants.dma_trigger_ns
+    transfer = Transfer(first_engine, engines, engine_ns, hbm_bytes, constants.dma_static_start_ns)
+    return Cost(SYNC, hold, hold, None, transfer)
+
+
+def _mode(record: Record) -> dge_mode:
+    """Who makes the descriptors. Where the compiler decides, GpSimd does, as in the vendor's profiles."""
+    if record.op in ("dma_copy", "dma_transpose") and record.detail is not dge_mode.unknown:
+        return record.detail  # type: ignore[no-any-return]
+    return dge_mode.swdge
+
+
+def _descriptors(record: Record) -> tuple[int, float]:
+    """How many, and the bytes of each: a descriptor moves a run that is dense on both sides."""
+    regions = [*record.writes, *record.reads]
+    total = max(region.elements for region in regions)
+    if record.op == "dma_transpose":
+        run = min(record.reads[0].shape[-1], record.writes[0].shape[0])
+        return max(1, total // run), float(run * record.reads[0].dtype.itemsize)
+    run = min(_run(region) for region in regions)
+    size = max(region.dtype.itemsize for region in regions)
+    return max(1, total // run), float(run * size)
+
+
+def _run(region: Region) -> int:
+    """Elements of a dense run: within a partition on-chip, anywhere in HBM."""
+    first = 0 if is_hbm(region) else 1
+    run = 1
+    dims = [(n, s) for n, s in zip(region.shape[first:], region.strides[first:], strict=True) if n > 1]
+    for n, stride in reversed(dims):
+        if stride != run:
+            break
+        run *= n
+    if type(region) is IndexedRegion and region.chosen_by is not None and is_hbm(region):
+        run = min(run, prod(region.shape[1:]))
+    return run
+
+
+def _engines(record: Record, available: int) -> tuple[int, int]:
+    """First of the DMA engines that take part, and how many: 8 partitions each."""
+    on_chip = [region for region in (*record.writes, *record.reads) if not is_hbm(region)]
+    if not on_chip:
+        return 0, available
+    region = on_chip[0]
+    rows = region.shape[0]
+    first = region.offset * region.dtype.itemsize // region.allocation.row_bytes
+    if region.allocation.address:
+        first += region.allocation.address[0]
+    begin = first // _ROWS_PER_ENGINE % available
+    count = -(-rows // _ROWS_PER_ENGINE)
+    return (0, available) if count >= available else (begin, count)
+
+
+def _rate(record: Record, machine: Machine) -> float:
+    """Share of a copy's rate."""
+    constants = machine.constants
+    if record.op == "dma_compute":
+        return constants.dma_compute_rate
+    if record.op != "dma_transpose":
+        return 1.0
+    return constants.dma_transpose_rate if is_hbm(record.reads[0]) else constants.dma_transpose_sbuf_rate

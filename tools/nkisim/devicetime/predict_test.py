@@ -1,0 +1,63 @@
+"""Whole predictions: small kernels whose schedules are worked out by hand, and what holds for every timeline."""
+
+import numpy as np
+import pytest
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import nkisim
+from common import hardware
+from devicetime import constants
+from devicetime.predict import predict
+from devicetime.timeline import Cause
+
+C = constants.TRN2
+OPTIONS = nkisim.Options(target="trn2", numerics=False)
+
+
+@nki.jit
+def load_and_scale(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.tensor_scalar(dst=tile, data=tile, op0=nl.multiply, operand0=2.0)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def run(kernel, *arguments):
+    return nkisim.run(kernel, *arguments, options=OPTIONS)
+
+
+def test_load_scale_store_by_hand():
+    """Each step waits for the one before: descriptors, bytes, semaphore, cycles, semaphore, descriptors, bytes."""
+    timeline = predict(run(load_and_scale, np.zeros((128, 512), np.float32)))
+    descriptors = C.software_dge_ns + 128 * C.software_dge_descriptor_ns
+    row = C.dma_descriptor_ns + 2048 / C.dma_engine_bytes_per_ns
+    first_byte = C.software_dge_ns + 8 * C.software_dge_descriptor_ns + C.dma_fetch_ns
+    last_byte = first_byte + 15 * 8 * C.software_dge_descriptor_ns + 8 * row
+    scaled = last_byte + C.dma_completion_ns + (512 / 2 + C.vector_latency_cycles) / 0.96
+    assert timeline.events == 5
+    kinds = [timeline.tracks[track].short_name for track in timeline.track]
+    assert kinds == ["GpSimd", "DMA 0", "Vector", "GpSimd", "DMA 0"]
+    assert timeline.end_ns[0] == pytest.approx(descriptors)
+    assert timeline.start_ns[1] == pytest.approx(first_byte)
+    assert timeline.end_ns[1] == pytest.approx(last_byte)
+    assert timeline.start_ns[2] == pytest.approx(last_byte + C.dma_completion_ns)
+    assert timeline.visible_ns[2] == pytest.approx(scaled)
+    assert timeline.start_ns[3] == pytest.approx(scaled + C.semaphore_ns)
+    assert timeline.total_ns == pytest.approx(scaled + C.semaphore_ns + last_byte)
+    assert timeline.cause.tolist() == [Cause.none, Cause.queue, Cause.dependency, Cause.dependency, Cause.queue]
+    assert timeline.blocker.tolist() == [-1, 0, 1, 2, 3]
+    assert timeline.edges.tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
+
+
+def test_unknown_target():
+    with pytest.raises(ValueError, match="trn1"):
+        predict(run(load_and_scale, np.zeros((128, 8), np.float32)), "trn1")
+
+
+def test_every_constant_has_a_value_and_a_source_for_both_targets():
+    assert constants.of(hardware.TRN3).tensor_transpose_overlap == 2
+    assert constants.table().count("\n") > 30
