@@ -8,7 +8,10 @@ from kernels.mla_decode.cases import Case, Operands
 from kernels.mla_decode.front_cases import NORM_EPS, FrontCase, FrontOperands
 from kernels.mla_decode.front_reference import Front
 from kernels.mla_decode.front_shim import mla_decode, mla_decode_qkv
-from kernels.mla_decode.shim import mla_decode_attention
+from kernels.mla_decode.kernel import staged_attention
+from kernels.mla_decode.launch import launch
+from kernels.mla_decode.plan import DEFAULT_SCHEDULE
+from kernels.mla_decode.shim import mla_decode_attention, stage_absorbed, stage_rope
 from kernels.mla_decode.tables import PriorIndex
 
 
@@ -20,6 +23,8 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         operands: the tensors.
         index: other tables than the operands' own.
     """
+    if case.schedule != DEFAULT_SCHEDULE or case.group_tokens is not None:
+        return _planned_attention(case, operands, index or operands.index(case.n_prior))
     return mla_decode_attention(
         operands.q_absorbed,
         operands.q_pe,
@@ -35,6 +40,23 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         lnc=case.lnc,
         dma_transposed_chunks=case.dma_transposed_chunks,
     )
+
+
+def _planned_attention(case: Case, operands: Operands, index: PriorIndex) -> torch.Tensor:
+    """With the case's own plan, which callers of the shim cannot give."""
+    tensors = (
+        stage_absorbed(operands.q_absorbed),
+        stage_rope(operands.q_pe),
+        operands.kv_cache,
+        operands.kv_row_cur,
+        *index,
+        operands.positions,
+        operands.out_absorb_w,
+        operands.o_proj_w,
+    )
+    sizes = (case.n_prior, case.softmax_scale, case.plan.config)
+    result: torch.Tensor = launch(staged_attention[case.lnc], (*tensors, *sizes), operands.kv_cache.device, case.target)
+    return result
 
 
 def qkv(case: FrontCase, operands: FrontOperands) -> Front:
