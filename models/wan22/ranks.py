@@ -1,0 +1,83 @@
+"""The ranks that run a model: all in this process, or one in each process of a torch.distributed group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import torch
+
+from common.checks import require_int
+from kernels.qkv_cte import row_mx_qkv_proj_ranks
+from kernels.qkv_cte.call import kernel_operands
+from kernels.qkv_cte.kernel import row_mx_projection
+
+TARGET = "trn3"
+"""The first with the products of ROW_MX."""
+
+Call = Mapping[str, Any]
+"""Arguments of `row_mx_qkv_proj` by name, without target and lnc."""
+
+
+class Ranks(Protocol):
+    """Ranks of a model.
+
+    Attributes:
+        size: how many.
+        here: those of this process; methods take and return one entry for each of them, in order.
+    """
+
+    size: int
+    here: tuple[int, ...]
+
+    def gather(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """Every rank's part, of equal shapes, in rank order."""
+        ...
+
+    def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
+        """`row_mx_qkv_proj` with norms over the calls' replica groups."""
+        ...
+
+
+class LocalRanks:
+    """All ranks in this process, on the simulator."""
+
+    def __init__(self, size: int = 1) -> None:
+        self.size = require_int("size", size, at_least=1)
+        self.here = tuple(range(size))
+
+    def gather(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Ranks`."""
+        return list(parts)
+
+    def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
+        """See `Ranks`."""
+        return row_mx_qkv_proj_ranks(calls, target=TARGET, lnc=lnc)
+
+
+class GroupRank:
+    """This process's rank of an initialised gloo group, as under torchrun."""
+
+    def __init__(self, group: Any = None) -> None:
+        """Takes the group; None for the default one."""
+        self.group = group
+        self.size = torch.distributed.get_world_size(group)
+        self.here = (torch.distributed.get_rank(group),)
+
+    def gather(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        """See `Ranks`."""
+        (mine,) = parts
+        # gloo knows no fp8: bytes travel.
+        mine_bytes = mine.contiguous().view(torch.uint8)
+        received = [torch.empty_like(mine_bytes) for _ in range(self.size)]
+        torch.distributed.all_gather(received, mine_bytes, group=self.group)
+        return [part.view(mine.dtype) for part in received]
+
+    def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
+        """See `Ranks`."""
+        import nkisim  # Comes with the simulated nki.
+
+        (call,) = calls
+        operands = kernel_operands(**call, target=TARGET, lnc=lnc)
+        options = nkisim.Options(target=TARGET)
+        return [nkisim.run_in_group(row_mx_projection[lnc], *operands, group=self.group, options=options).outputs]
