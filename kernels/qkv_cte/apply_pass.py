@@ -8,6 +8,7 @@ from kernels.qkv_cte.evict import output_columns
 from kernels.qkv_cte.norm_pass import reduce_to_inv_rms
 from kernels.qkv_cte.pass_buffers import PassBuffers, allocate_pass, load_gammas
 from kernels.qkv_cte.tiling import count_tiles, tile_tokens
+from kernels.qkv_cte.transfer import copy
 from nki.language import NkiTensor
 
 
@@ -39,7 +40,7 @@ def apply_pass(
             segment = norm_rope.segments[i]
             columns = output_columns(config, output, core_first + first, tokens, segment.first_column, segment.width)
             rows = passing.rows[applied % len(passing.rows)][0:tokens, 0 : segment.width]
-            nisa.dma_copy(dst=rows, src=columns)
+            copy(dst=rows, src=columns)
             scale = None
             if inv_rms is not None and segment.gamma_bytes > 0:
                 column = segment.sum_column + tile
@@ -51,7 +52,7 @@ def apply_pass(
                 rotate(norm_rope, passing, rows, scale, gamma, caches, applied)
             else:
                 normalise(rows, scale, gamma)
-            nisa.dma_copy(dst=columns, src=rows)
+            copy(dst=columns, src=rows)
             applied += 1
 
 
@@ -69,8 +70,8 @@ def load_caches(
     batch, seqlen, head_dim = cos_cache.shape
     cos, sin = passing.caches[tile % len(passing.caches)]
     flat = (batch * seqlen, head_dim)
-    nisa.dma_copy(dst=cos[0:tokens, :], src=cos_cache.reshape(flat)[first_token : first_token + tokens, :])
-    nisa.dma_copy(dst=sin[0:tokens, :], src=sin_cache.reshape(flat)[first_token : first_token + tokens, :])
+    copy(dst=cos[0:tokens, :], src=cos_cache.reshape(flat)[first_token : first_token + tokens, :])
+    copy(dst=sin[0:tokens, :], src=sin_cache.reshape(flat)[first_token : first_token + tokens, :])
     return cos[0:tokens, :], sin[0:tokens, :]
 
 

@@ -5,6 +5,7 @@ import nki.language as nl
 from kernels.qkv_cte.buffers import Buffers
 from kernels.qkv_cte.config import DEQUANT_BUFFERS, IGroup, ProjectionConfig, SBlock
 from kernels.qkv_cte.tiling import bank_columns, tile_tokens
+from kernels.qkv_cte.transfer import copy
 from nki.language import NkiTensor
 
 
@@ -48,7 +49,7 @@ def store(config: ProjectionConfig, buffers: Buffers, output: NkiTensor, block: 
     for t in range(block.num_tiles):
         first, tokens = tile_tokens(config, block.first_tile + t)
         target = output_columns(config, output, core_first + first, tokens, 0, config.width)
-        nisa.dma_copy(dst=target, src=buffers.outputs[t][0:tokens, :])
+        copy(dst=target, src=buffers.outputs[t][0:tokens, :])
 
 
 def output_columns(

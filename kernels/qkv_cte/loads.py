@@ -14,6 +14,7 @@ from kernels.qkv_cte.config import (
     SBlock,
 )
 from kernels.qkv_cte.tiling import count_tiles, even, h_tile_rows, tile_tokens
+from kernels.qkv_cte.transfer import copy
 from nki.language import NkiTensor
 
 NEUTRAL_SCALE = 127
@@ -46,7 +47,7 @@ def broadcast_row(
     target: NkiTensor,
 ) -> None:
     """Copies the one row of `source` to every partition of `target`: target[p, i] = sum_k ones[k, p] * row[k, i]."""
-    nisa.dma_copy(dst=row, src=source[0:1, :])
+    copy(dst=row, src=source[0:1, :])
     width = target.shape[1]
     for bank in range(count_tiles(width, BANK_COLUMNS)):
         start = bank * BANK_COLUMNS
@@ -73,7 +74,7 @@ def load_resident_weights(config: ProjectionConfig, buffers: Buffers, weight_wor
     for h in range(config.resident_h_tiles):
         first, height = h_tile_rows(config, h)
         h_tile = buffers.resident[0:height, h, :]
-        nisa.dma_copy(dst=h_tile, src=weight_words[first : first + height, :])
+        copy(dst=h_tile, src=weight_words[first : first + height, :])
         banks.append(split_banks(h_tile))
     return banks
 
@@ -95,7 +96,7 @@ def load_chunk(
     column = group.first_bank * BANK_COLUMNS
     width = min(group.num_banks * BANK_COLUMNS, config.width - column)
     chunk = buffers.chunks[chunks_loaded % config.chunk_buffers][0:height, 0:width]
-    nisa.dma_copy(dst=chunk, src=weight_words[first : first + height, column : column + width])
+    copy(dst=chunk, src=weight_words[first : first + height, column : column + width])
     return split_banks(chunk)
 
 
@@ -112,7 +113,7 @@ def load_activations(
     for t in range(block.num_tiles):
         first, tokens = tile_tokens(config, block.first_tile + t)
         rows = buffers.rows[(block.first_tile + t) % ROW_BUFFERS]
-        nisa.dma_copy(dst=rows[0:tokens, :], src=hidden_words[core_first + first : core_first + first + tokens, :])
+        copy(dst=rows[0:tokens, :], src=hidden_words[core_first + first : core_first + first + tokens, :])
         nisa.tensor_copy(
             dst=buffers.row_scales[t][0:tokens, :],
             src=rows[0:tokens, scale_word : scale_word + 1],
