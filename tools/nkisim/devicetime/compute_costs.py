@@ -61,7 +61,9 @@ def _tensor(record: Record, machine: Machine) -> Cost:
     multiply = max(min(constants.tensor_interval_min_cycles, stationary), moving)
     load = stationary / constants.tensor_load_columns_per_cycle
     hold = passes * max(multiply, load) / clock
-    return Cost(TENSOR, hold, hold + constants.tensor_fill_ns)
+    array = machine.hardware.matmul_contraction_max * machine.hardware.matmul_stationary_free_max
+    activity = moving / max(multiply, load) * record.reads[0].shape[0] * stationary / array
+    return Cost(TENSOR, hold, hold + constants.tensor_fill_ns, activity=activity)
 
 
 def _passes(region: Region, constants: Constants) -> float:

@@ -42,6 +42,7 @@ class Cost:
         done_ns: from its start until its result is written.
         table: the Scalar Engine's function table that it needs, if any.
         transfer: of a DMA, what its engines do then.
+        activity: of a matmul, the share of the array's multipliers that work while it holds the engine.
     """
 
     engine: int
@@ -49,3 +50,4 @@ class Cost:
     done_ns: float
     table: str | None = None
     transfer: Transfer | None = None
+    activity: float = 0.0

@@ -47,6 +47,7 @@ class Nodes:
         track: of its core; NO_TRACK for joins, TRANSFER for a transfer, whose queue the scheduler chooses.
         hold_ns, done_ns: as in `Cost`; of a transfer `hold_ns` is an engine's time.
         table: number of the Scalar Engine's function table; 0 where none is needed.
+        activity: share of the PE array that works while a matmul holds the engine.
         transfer: float64 [n, 6] first engine, engines, HBM bytes, ready, stagger, tail as in `Transfer`.
         before, after, kind: edges.
         cores: how many.
@@ -58,6 +59,7 @@ class Nodes:
     hold_ns: np.ndarray
     done_ns: np.ndarray
     table: np.ndarray
+    activity: np.ndarray
     transfer: np.ndarray
     before: np.ndarray
     after: np.ndarray
@@ -74,6 +76,7 @@ class _Core:
     hold_ns: np.ndarray
     done_ns: np.ndarray
     table: list[str | None]
+    activity: np.ndarray
     class_of: np.ndarray
     transfer: np.ndarray
     transfers: np.ndarray
@@ -112,6 +115,7 @@ def _core(report: CoreReport, rank: int, machine: Machine) -> _Core:
         hold_ns=np.array([c.hold_ns for c in costs])[class_of],
         done_ns=np.array([c.done_ns for c in costs])[class_of],
         table=[c.table for c in costs],
+        activity=np.array([c.activity for c in costs])[class_of],
         class_of=class_of,
         transfer=transfer,
         transfers=np.flatnonzero(transfer[:, 0] >= 0),
@@ -196,7 +200,7 @@ class _Merger:
         owner = np.full(total, -1, np.int64)
         record = np.full(total, -1, np.int64)
         track = np.full(total, NO_TRACK, np.int64)
-        hold, done, transfer = np.zeros(total), np.zeros(total), np.zeros((total, 6))
+        hold, done, activity, transfer = np.zeros(total), np.zeros(total), np.zeros(total), np.zeros((total, 6))
         tables, table = self._tables()
         for number, core in enumerate(self.cores):
             here = slice(int(self.first_record[number]), int(self.first_record[number + 1]))
@@ -205,7 +209,7 @@ class _Merger:
             record[here] = np.arange(len(core.report.stream))
             record[there] = core.transfers
             track[here], track[there] = core.engine, TRANSFER
-            hold[here], done[here] = core.hold_ns, core.done_ns
+            hold[here], done[here], activity[here] = core.hold_ns, core.done_ns, core.activity
             hold[there] = core.transfer[core.transfers, 6]
             transfer[there] = core.transfer[core.transfers, :6]
             for position, ns in core.meeting_ns.items():
@@ -215,7 +219,7 @@ class _Merger:
             [np.array(t, np.int64)[c.class_of] for t, c in zip(table, self.cores, strict=True)]
         )
         del tables
-        return Nodes(owner, record, track, hold, done, table_of, transfer, *edges.T, len(self.cores))
+        return Nodes(owner, record, track, hold, done, table_of, activity, transfer, *edges.T, len(self.cores))
 
     def _tables(self) -> tuple[dict[str, int], list[list[int]]]:
         numbers: dict[str, int] = {}

@@ -74,7 +74,7 @@ def schedule(nodes: Nodes, constants: Constants, dma_engines: int) -> Schedule:
             constants.hbm_pair_bytes_per_ns,
         ]
     )
-    work = (nodes.track, nodes.core, nodes.hold_ns, nodes.done_ns, nodes.table, nodes.transfer)
+    work = (nodes.track, nodes.core, nodes.hold_ns, nodes.done_ns, nodes.table, nodes.activity, nodes.transfer)
     edges = (nodes.before, nodes.after, nodes.kind, order, first)
     return Schedule(*_run(*work, *edges, rank, times, parameters, nodes.cores, constants.dma_queues, dma_engines))
 
@@ -187,6 +187,7 @@ def _run(  # noqa: C901 - one loop over one state
     hold: np.ndarray,
     done: np.ndarray,
     table: np.ndarray,
+    activity: np.ndarray,
     transfer: np.ndarray,
     before: np.ndarray,
     after: np.ndarray,
@@ -232,7 +233,7 @@ def _run(  # noqa: C901 - one loop over one state
     most = 1
     for lane in range(cores * lanes):
         most = max(most, sizes[lane])
-    busy = np.empty((cores, most, 2))
+    busy = np.empty((cores, most, 3))
     busy_first, busy_next = np.zeros(cores, np.int64), np.zeros(cores, np.int64)
     busy_ns = np.zeros(cores)
     warm = np.zeros(cores, np.bool_)
@@ -294,11 +295,13 @@ def _run(  # noqa: C901 - one loop over one state
             held, finished = hold[node], done[node]
             if track[node] == TENSOR:
                 while busy_first[mine] < busy_next[mine] and busy[mine, busy_first[mine], 1] <= when - window:
-                    busy_ns[mine] -= busy[mine, busy_first[mine], 1] - busy[mine, busy_first[mine], 0]
+                    oldest = busy[mine, busy_first[mine]]
+                    busy_ns[mine] -= (oldest[1] - oldest[0]) * oldest[2]
                     busy_first[mine] += 1
                 worked = busy_ns[mine]
                 if busy_first[mine] < busy_next[mine]:
-                    worked -= max(0.0, when - window - busy[mine, busy_first[mine], 0])
+                    oldest = busy[mine, busy_first[mine]]
+                    worked -= max(0.0, when - window - oldest[0]) * oldest[2]
                 share = worked / window
                 if warm[mine]:
                     warm[mine] = share >= throttled_rate
@@ -308,9 +311,10 @@ def _run(  # noqa: C901 - one loop over one state
                     slower = held / max(throttled_rate, min(1.0, share))
                     finished += slower - held
                     held = slower
-                busy[mine, busy_next[mine], 0], busy[mine, busy_next[mine], 1] = when, when + held
+                newest = busy[mine, busy_next[mine]]
+                newest[0], newest[1], newest[2] = when, when + held, activity[node]
                 busy_next[mine] += 1
-                busy_ns[mine] += held
+                busy_ns[mine] += held * activity[node]
             elif track[node] == SCALAR and table[node] > 0 and table[node] != loaded[mine]:
                 loaded[mine] = table[node]
                 held += table_load
