@@ -27,7 +27,8 @@ class Machine:
         self.log = folder / "log"
         self.log.touch()
         self.put("python3.11", f'exec {sys.executable} "$@"')
-        self.put("npm", "")
+        for name in ("npm", "chromium", "chromedriver"):
+            self.put(name, "")
         self.put("id", "echo 0")
 
     def put(self, name, script):
@@ -141,10 +142,11 @@ def test_installs_bazel_beside_one_that_is_too_new(machine, tmp_path):
 def test_installs_whatever_else_is_missing(machine):
     machine.put("bazel", DEBIAN_BAZEL)
     machine.put_apt_get(installs=None)
-    machine.remove("npm")
+    for name in ("npm", "chromedriver"):
+        machine.remove(name)
     machine.put("python3.11", f'case "$*" in *ensurepip*) exit 1 ;; esac; exec {sys.executable} "$@"')
     assert machine.run("info").returncode == 0
-    assert machine.installed == ["python3.11-venv", "npm"]
+    assert machine.installed == ["python3.11-venv", "npm", "chromium", "chromium-driver"]
 
 
 def test_uses_sudo_where_not_root(machine):

@@ -35,6 +35,8 @@ def chromium(folder: Path, width: int = 1400, height: int = 1000) -> Iterator[we
     service = Service(driver, env=os.environ | {"HOME": str(folder)})
     browser = webdriver.Chrome(options=options, service=service)
     try:
+        # The page of a new tab has messages of its own.
+        browser.get("about:blank")
         yield browser
     finally:
         browser.quit()

@@ -31,6 +31,7 @@ def driver(tmp_path_factory):
 def load(driver, folder, timeline):
     path = folder / "report.html"
     path.write_text(html(Report("a kernel <b>", "its sizes", timeline)))
+    driver.get_log("browser")
     driver.get(path.as_uri())
     return Page(driver)
 

@@ -75,6 +75,8 @@ def _tracks(timeline: Timeline) -> Table:
     total = timeline.total_ns or 1.0
     rows = []
     for name, members in _groups(timeline):
+        if not counts[members].any():
+            continue
         share = [busy[members].mean() / total, *(waiting[members][:, cause].mean() / total for cause in causes)]
         rows.append((name, f"{counts[members].sum():,}", *(f"{part:.1%}" for part in share)))
     return Table(

@@ -43,7 +43,7 @@ class Picture {
   layOut() {
     const rows = [];
     let top = RULER;
-    const { tracks, occupancy } = this.timeline;
+    const { tracks, occupancy, byTrack } = this.timeline;
     const cores = [...new Set(tracks.map((track) => track.core))];
     const add = (row) => {
       rows.push({ ...row, top });
@@ -54,7 +54,8 @@ class Picture {
       else top += 4;
       let kind = null;
       tracks.forEach((track, index) => {
-        if (track.core !== core) return;
+        // An engine that does nothing is worth a row, one of many queues is not.
+        if (track.core !== core || (track.kind !== "engine" && !byTrack[index].length)) return;
         if (kind && kind !== track.kind) top += 4;
         kind = track.kind;
         add({ track: index, label: track.short, height: HEIGHTS[kind] });
