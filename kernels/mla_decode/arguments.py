@@ -56,6 +56,16 @@ def weights_dtype(kv_cache: torch.Tensor) -> torch.dtype:
     return torch.bfloat16 if kv_cache.dtype is torch.uint8 else kv_cache.dtype
 
 
+def require_row_dim(kv_cache: torch.Tensor, rank: int, rope: int, sources: str) -> bool:
+    """That rows are as wide as the tensors that `sources` names say; returns whether they are fp8."""
+    fp8 = kv_cache.dtype is torch.uint8
+    row_dim = row_bytes(rank, rope) if fp8 else rope + rank
+    if kv_cache.shape[3] != row_dim:
+        what = "bytes of an fp8 row of" if fp8 else "the widths of"
+        raise ValueError(f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {row_dim}, {what} {sources}")
+    return fp8
+
+
 def require_dims(
     q_absorbed: Any, q_pe: Any, kv_cache: torch.Tensor, out_absorb_w: Any, o_proj_w: Any, n_prior: Any, lnc: int
 ) -> Dims:
@@ -71,11 +81,7 @@ def require_dims(
     require_tensor("q_pe", q_pe, same, ("n_tokens", "n_heads", "rope"), device)
     require_shape("q_pe", q_pe, (tokens, heads, None))
     rope = q_pe.shape[2]
-    fp8 = kv_cache.dtype is torch.uint8
-    row_dim = row_bytes(rank, rope) if fp8 else rope + rank
-    if kv_cache.shape[3] != row_dim:
-        what = "bytes of an fp8 row of" if fp8 else "the widths of"
-        raise ValueError(f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {row_dim}, {what} q_pe and q_absorbed")
+    fp8 = require_row_dim(kv_cache, rank, rope, "q_pe and q_absorbed")
     require_tensor("out_absorb_w", out_absorb_w, same, ("n_heads", "v_head_dim", "kv_lora_rank"), device)
     require_shape("out_absorb_w", out_absorb_w, (heads, None, rank))
     value = out_absorb_w.shape[1]
@@ -93,22 +99,15 @@ def require_front_dims(
     Raises:
         TypeError, ValueError: naming the argument.
     """
-    if kv_cache.dtype is torch.uint8:
-        raise NotImplementedError(
-            "kv_cache is torch.uint8; writing fp8 rows is not built yet; what works: bfloat16, float32"
-        )
-    same, device = (kv_cache.dtype,), kv_cache.device
+    same, device = (weights_dtype(kv_cache),), kv_cache.device
     require_tensor("hidden_states", hidden_states, same, ("n_tokens", "hidden"), device)
     require_tensor("q_absorb_w", q_absorb_w, same, ("n_heads", "nope", "kv_lora_rank"), device)
     require_tensor("cos", cos, (torch.float32,), ("n_tokens", "rope / 2"), device)
     tokens, hidden = hidden_states.shape
     heads, _, rank = q_absorb_w.shape
     rope = 2 * cos.shape[1]
-    if kv_cache.shape[3] != rope + rank:
-        raise ValueError(
-            f"kv_cache is {shape(kv_cache)}; accepted: kv_row_dim {rope + rank}, from the widths of cos and q_absorb_w"
-        )
-    return Dims(tokens, heads, n_prior, rank, rope, value, hidden, kv_cache.itemsize, cores=lnc)
+    fp8 = require_row_dim(kv_cache, rank, rope, "cos and q_absorb_w")
+    return Dims(tokens, heads, n_prior, rank, rope, value, hidden, hidden_states.itemsize, fp8, lnc)
 
 
 def require_tails(dims: Dims, out_absorb_w: torch.Tensor, o_proj_w: Any) -> None:
@@ -165,7 +164,7 @@ def require_front(
         "q_absorb_w": (("n_heads", "nope", "kv_lora_rank"), (heads, None, rank)),
     }
     for name, (form, sizes) in expected.items():
-        dtype = torch.float32 if name in FP32_INPUTS else kv_cache.dtype
+        dtype = torch.float32 if name in FP32_INPUTS else weights_dtype(kv_cache)
         require_tensor(name, tensors[name], (dtype,), form, kv_cache.device)
         require_shape(name, tensors[name], sizes)
     if input_norm_w is not None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import nki.language as nl
 from kernels.mla_decode.config import BANK_BYTES, P_MAX
+from kernels.mla_decode.front_cache_row import PackedRows, allocate_packed_rows
 from kernels.mla_decode.front_config import FRONT_BUFFERS, FrontConfig
 from kernels.mla_decode.placing import place, rotating
 from kernels.mla_decode.tiling import count_tiles
@@ -30,6 +31,7 @@ class FrontBuffers(NKIObject):
         cos, sin: [n_tokens, R / 2] fp32.
         product_a, product_b: [n_tokens, g, R / 2] fp32.
         gamma_row: [1, 512] fp32 each; row_of_ones: [1, n_tokens] fp32.
+        packed: rows for an fp8 cache; None for other caches.
         square_sum, inverse_rms: [n_tokens, 1] fp32; slots: [n_tokens, 1] int32.
     """
 
@@ -47,6 +49,7 @@ class FrontBuffers(NKIObject):
     absorb: list[NkiTensor]
     kv: NkiTensor
     kv_row: NkiTensor
+    packed: PackedRows | None
     cos: NkiTensor
     sin: NkiTensor
     product_a: NkiTensor
@@ -68,6 +71,9 @@ def allocate_front(config: FrontConfig, dtype: str, normalises: bool) -> FrontBu
     if normalises:
         widest = max(widest, at.hidden)
         x_normed = place(at, "x_normed", (tokens, at.hidden), dtype)
+    packed = None
+    if at.fp8_cache:
+        packed = allocate_packed_rows(at)
     weights = min(FRONT_BUFFERS, max(x_tiles, q_tiles))
     turns = min(FRONT_BUFFERS, at.n_heads)
     gammas = min(FRONT_BUFFERS, count_tiles(widest, BANK_COLUMNS))
@@ -87,6 +93,7 @@ def allocate_front(config: FrontConfig, dtype: str, normalises: bool) -> FrontBu
         absorb=rotating(at, "q_absorb", turns, (config.nope, rank), dtype),
         kv=place(at, "kv", (tokens, 1, rank + rope), nl.float32),
         kv_row=place(at, "kv_row", (tokens, 1, rope + rank), dtype),
+        packed=packed,
         cos=place(at, "cos", (tokens, 1, rope // 2), nl.float32),
         sin=place(at, "sin", (tokens, 1, rope // 2), nl.float32),
         product_a=place(at, "product_a", half, nl.float32),

@@ -56,6 +56,8 @@ FRONT_CORNERS = (
     FrontCase(Case("front_wide", 3, 2, 30, kv_lora_rank=512, rope=128, hidden=1500, context=40), q_lora=2100),
     FrontCase(Case("front_tokens_128", 128, 2, 5, context=12, rope=8, dtype=torch.float32), nope=16),
     FrontCase(Case("front_lnc_2", 6, 2, 40, lnc=2), input_norm=True),
+    FrontCase(Case("front_fp8", 5, 2, 60, kv_lora_rank=256, fp8_cache=True, target="trn3"), input_norm=True),
+    FrontCase(Case("front_fp8_lnc_2", 4, 3, 40, rope=6, fp8_cache=True, lnc=2, target="trn3"), nope=128),
     FrontCase(Case("front_chunks", 3, 2, 140, kv_lora_rank=256, dma_transposed_chunks=1, target="trn3")),
 )
 """Small, and each at an edge."""
@@ -117,7 +119,7 @@ class FrontOperands:
 
     def rounded(self, softmax_scale: float) -> torch.Tensor:
         """The whole step in torch, rounded to the cache's type where the kernels round."""
-        dtype = self.step.kv_cache.dtype
+        dtype = self.hidden_states.dtype
         front = self.front(torch.float32, dtype)
         return self._step(Front(*(part.to(dtype) for part in front))).rounded(softmax_scale)
 

@@ -4,6 +4,7 @@ import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.config import P_MAX
 from kernels.mla_decode.front_buffers import FrontBuffers, allocate_front
+from kernels.mla_decode.front_cache_row import pack_rows
 from kernels.mla_decode.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
 from kernels.mla_decode.front_steps import normalise, project, project_in_passes, rotate_pairs, transpose
 from kernels.mla_decode.placing import bank, place
@@ -41,7 +42,8 @@ def mla_decode_qkv(
         q_norm_w: [q_lora]; kv_norm_w: [C]; input_norm_w: [hidden] or None; float32.
         cos, sin: [n_tokens, rope / 2] float32, of each token's position.
         q_absorb_w: [n_heads, nope, C].
-        kv_cache: [n_blocks, 1, block_size, rope + C]; rows slot_mapping are written, no other.
+        kv_cache: [n_blocks, 1, block_size, rope + C], or bytes of a row in the format of `cache_format`; rows
+            slot_mapping are written, no other.
         slot_mapping: [n_tokens] int32.
         norm_eps: of every norm.
         config: from `plan.Plan.front_config`.
@@ -62,7 +64,7 @@ def mla_decode_qkv(
         for head: q_absorbed = q_nope @ q_absorb_w;  q_pe = rope(q_pe)
     """
     at = config.attention
-    dtype = kv_cache.dtype
+    dtype = hidden_states.dtype
     buffers = allocate_front(config, dtype, input_norm_w is not None)
     absorbed = place(at, "q_absorbed", (P_MAX, latent_tiles(at), at.n_tokens, at.n_heads), dtype)
     rotary = place(at, "q_pe", (P_MAX, at.n_tokens, at.n_heads), dtype)
@@ -112,10 +114,14 @@ def write_row(
     rotate_pairs(buffers, buffers.kv_row[:, :, 0:rope], buffers.kv[:, :, rank : rank + rope])
     nisa.dma_copy(dst=kv_row_cur, src=buffers.kv_row[:, 0, :])
     nisa.dma_copy(dst=buffers.slots, src=slot_mapping.reshape((at.n_tokens, 1)))
+    made = buffers.kv_row[:, 0, :]
+    if buffers.packed is not None:
+        made = pack_rows(at, buffers.packed, made)
+    width = kv_cache.shape[3]
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], width))
     nisa.dma_copy(
         dst=cache_rows.ap(pattern=[[width, at.n_tokens], [1, width]], vector_offset=buffers.slots, indirect_dim=0),
-        src=buffers.kv_row[:, 0, :],
+        src=made,
         dge_mode=nisa.dge_mode.swdge,
     )
 

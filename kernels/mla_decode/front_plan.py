@@ -43,6 +43,10 @@ def allocate(dims: Dims, front: FrontDims, ledger: SbufLedger) -> None:
     rotating(ledger, "q_absorb", turns, item * rank)
     ledger.allocate("kv", FP32_BYTES * dims.row_width)
     ledger.allocate("kv_row", item * dims.row_width)
+    if dims.fp8_cache:
+        ledger.allocate("packed_rows", dims.cache_row_bytes)
+        for name in ("group_largest", "group_inverse"):
+            ledger.allocate(name, FP32_BYTES * dims.latent_tiles)
     for name in ("cos", "sin"):
         ledger.allocate(name, FP32_BYTES * rope // 2)
     for name in ("product_a", "product_b"):

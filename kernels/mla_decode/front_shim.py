@@ -1,6 +1,6 @@
 """The front-fold, alone and with the attention, as torch calls it."""
 
-from __future__ import annotations
+# No lazy annotations: torch reads the custom ops' schemas off these signatures.
 
 import torch
 
@@ -31,7 +31,8 @@ def mla_decode_qkv(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Queries and this step's cache rows from hidden states; writes the rows to `kv_cache`, in place.
 
-    All tensors lie on one device; those without a type here are of the cache's, bfloat16 or float32.
+    All tensors lie on one device; those without a type here are of the cache's, bfloat16 or float32, and bfloat16
+    where that has fp8 rows.
 
     Args:
         hidden_states: [n_tokens, hidden], up to 128 tokens.
@@ -39,7 +40,8 @@ def mla_decode_qkv(
         wkv_a: [hidden, kv_lora_rank + rope], `[kv_latent | k_pe]`; kv_norm_w: [kv_lora_rank] float32.
         cos, sin: [n_tokens, rope / 2] float32, of each token's position. RoPE is interleaved, pairs (2i, 2i + 1).
         q_absorb_w: [n_heads, nope, kv_lora_rank], nope up to 128.
-        kv_cache: [n_blocks, 1, block_size, rope + kv_lora_rank], contiguous; only rows slot_mapping are written.
+        kv_cache: [n_blocks, 1, block_size, rope + kv_lora_rank], contiguous; only rows slot_mapping are written. Or
+            uint8 rows of `cache_format.row_bytes`, fp8 with scales, on trn3.
         slot_mapping: [n_tokens] int32, flat cache rows, each once.
         input_norm_w: [hidden] float32, or None where hidden states are normalised already.
         norm_eps: of every norm.
@@ -48,11 +50,10 @@ def mla_decode_qkv(
 
     Returns:
         q_absorbed [n_tokens, n_heads, kv_lora_rank], q_pe [n_tokens, n_heads, rope], kv_row_cur [n_tokens,
-        rope + kv_lora_rank] of the cache's type.
+        rope + kv_lora_rank] of the weights' type.
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: kv_cache has fp8 rows; nothing has run.
     """
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device
@@ -119,7 +120,6 @@ def mla_decode(
 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
-        NotImplementedError: kv_cache has fp8 rows; nothing has run.
     """
     chip = arguments.require_target(target, lnc)
     device = arguments.require_cache(kv_cache).device

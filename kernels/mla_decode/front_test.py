@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from kernels.mla_decode import compare, run, yarn_softmax_scale
+from kernels.mla_decode.cache_format import GROUP, LARGEST_CODE, unpack_rows
 from kernels.mla_decode.cases import Case
 from kernels.mla_decode.front_cases import FRONT_CORNERS, FrontCase, front_operands
 from kernels.mla_decode.front_reference import rotate
@@ -55,10 +56,28 @@ def test_fused_step_is_its_halves(case):
     halves = apart.step.replace(q_absorbed=made.q_absorbed, q_pe=made.q_pe, kv_row_cur=made.kv_row_cur)
     assert torch.equal(output, run.attention(case.attention, halves))
     assert torch.equal(row, made.kv_row_cur)
-    width = before.shape[-1]
-    before.view(-1, width)[operands.slot_mapping.long()] = row
+    slots, width = operands.slot_mapping.long(), before.shape[-1]
+    written = operands.step.kv_cache.view(-1, width)[slots]
+    if case.attention.fp8_cache:
+        assert_packed(written, row, case.attention)
+    else:
+        assert torch.equal(written, row)
+    before.view(-1, width)[slots] = written
     assert torch.equal(operands.step.kv_cache, before)
     assert torch.equal(apart.step.kv_cache, before)
+
+
+def assert_packed(written, row, case):
+    """k_pe as it is; of each 128 latent numbers the largest is code 448, and all are within half a step of theirs."""
+    numbers, rope = unpack_rows(written, case.kv_lora_rank), case.rope
+    assert torch.equal(numbers[:, :rope], row[:, :rope].double())
+    latent, groups = row[:, rope:].double(), (-1, GROUP)
+    scale = latent.unflatten(-1, groups).abs().amax(dim=-1, keepdim=True) / LARGEST_CODE
+    codes = numbers[:, rope:].unflatten(-1, groups) / scale
+    assert (codes.abs().amax(dim=-1) - LARGEST_CODE).abs().max() <= 1e-4
+    steps = latent.unflatten(-1, groups) / scale
+    half_step = torch.exp2(steps.abs().clamp(min=2.0**-6).log2().floor() - 4)
+    assert ((codes - steps).abs() <= half_step * (1 + 1e-5)).all()
 
 
 @pytest.mark.parametrize("case", FRONT_CORNERS, ids=lambda case: case.name)

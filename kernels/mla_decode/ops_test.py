@@ -21,8 +21,8 @@ def attention_arguments(case=CASE):
     )
 
 
-def front_arguments(input_norm):
-    operands = front_operands(FrontCase(CASE, input_norm=input_norm))
+def front_arguments(input_norm, case=None):
+    operands = front_operands(case or FrontCase(CASE, input_norm=input_norm))
     names = ("hidden_states", "wq_a", "q_norm_w", "wq_b", "wkv_a", "kv_norm_w", "cos", "sin", "q_absorb_w")
     front = (*(getattr(operands, name) for name in names), operands.step.kv_cache, operands.slot_mapping)
     return front, attention_arguments()[4:], (operands.input_norm_w, 1e-6)
@@ -53,6 +53,13 @@ def test_qkv_writes_the_cache_and_says_so(input_norm):
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
     assert torch.equal(front[9], same[9])
     assert "Tensor(a9!) kv_cache" in str(ops.qkv._opoverload._schema)
+
+
+def test_a_step_into_an_fp8_cache():
+    case = FrontCase(dataclasses.replace(CASE, fp8_cache=True, target="trn3"))
+    front, rest, norm = front_arguments(False, case)
+    torch.library.opcheck(ops.step, (*front, *rest, *norm), {"target": "trn3"}, test_utils=CHECKS)
+    torch.library.opcheck(ops.qkv, (*front, *norm), {"target": "trn3"}, test_utils=CHECKS)
 
 
 @pytest.mark.parametrize("input_norm", [False, True])

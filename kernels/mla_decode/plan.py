@@ -151,7 +151,6 @@ def make(
         schedule: other ways to run it, to be measured.
 
     Raises:
-        NotImplementedError: a front-fold into an fp8 cache.
         ValueError: an fp8 cache on trn2; there are fewer latent tiles, or they are fp32 or fp8; a softmax group is
             larger than the batch, or has more than 128 maxima; the schedule does not go with the sizes.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
@@ -163,8 +162,6 @@ def make(
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted with an fp8 cache: 0, its rows are dequantised")
     if dims.fp8_cache and hardware.name != TRN3.name:
         raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
-    if dims.fp8_cache and front is not None:
-        raise NotImplementedError("front-fold into an fp8 cache is not built yet; what works: the attention alone")
     if chunks and dims.itemsize != 2:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
     _check_schedule(dims, schedule)

@@ -84,7 +84,7 @@ def cases(draw):
 @st.composite
 def front_cases(draw):
     return FrontCase(
-        draw(cases().filter(lambda case: not case.fp8_cache)),
+        draw(cases()),
         q_lora=draw(st.integers(1, 5000)),
         nope=draw(st.integers(1, 128)),
         input_norm=draw(st.booleans()),

@@ -1,6 +1,6 @@
 """The attention as torch calls it."""
 
-from __future__ import annotations
+# No lazy annotations: torch reads the custom ops' schemas off these signatures.
 
 import torch
 

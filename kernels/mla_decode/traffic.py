@@ -76,7 +76,7 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
         queries=0,
         weights=attention.weights + _front_elements(dims, front) * item + gammas * FP32_BYTES,
         inputs=tokens * (dims.hidden * item + dims.rope * FP32_BYTES + INT32_BYTES),
-        rows_written=2 * tokens * dims.row_width * item,
+        rows_written=tokens * (dims.row_width * item + dims.cache_row_bytes),
     )
 
 
