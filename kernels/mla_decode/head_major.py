@@ -34,14 +34,14 @@ class HeadMajor(NKIObject):
         scores: [h, g, K] fp32.
         mask: [h, 512] fp32, 1 where one of a chunk's keys is seen.
         weights: [h, g, K], softmax numerators.
-        maxima, sums: [h, g] fp32.
+        offsets, sums: [h, g] fp32, minus the scaled maxima, and the denominators.
         band_sum: [h, 512] fp32; None where latent tiles share a band.
     """
 
     scores: NkiTensor
     mask: NkiTensor
     weights: NkiTensor
-    maxima: NkiTensor
+    offsets: NkiTensor
     sums: NkiTensor
     band_sum: NkiTensor | None
 
@@ -56,7 +56,7 @@ def allocate_head_major(config: AttentionConfig, dtype: str) -> HeadMajor:
         scores=place(config, "scores", (heads, group, keys), nl.float32),
         mask=place(config, "mask", (heads, CHUNK_TILES * P_MAX), nl.float32),
         weights=place(config, "head_weights", (heads, group, keys), dtype),
-        maxima=place(config, "maxima", (heads, group), nl.float32),
+        offsets=place(config, "offsets", (heads, group), nl.float32),
         sums=place(config, "sums", (heads, group), nl.float32),
         band_sum=band_sum,
     )
@@ -137,15 +137,22 @@ def soften_heads(
     """Numerators of a group's softmax, keys on partitions in `weights` [128, g, T + 1, h], and their sums."""
     tiles, heads = prior_tiles(config), config.n_heads
     keys = tiles * P_MAX + 1
-    scores, softened = buffers.scores[:, 0:tokens, :], buffers.weights[:, 0:tokens, :]
-    maxima = buffers.maxima[:, 0:tokens]
-    nisa.tensor_reduce(dst=maxima, op=nl.maximum, data=scores, axis=2)
-    nisa.tensor_tensor(dst=scores, data1=scores, data2=maxima.expand_dim(2).broadcast(2, keys), op=nl.subtract)
-    nisa.activation(dst=softened, op=nl.exp, data=scores, scale=softmax_scale)
-    nisa.tensor_reduce(dst=buffers.sums[:, 0:tokens], op=nl.add, data=softened, axis=2)
+    softened, offsets = buffers.weights, buffers.offsets[:, 0:tokens]
+    nisa.tensor_reduce(dst=offsets, op=nl.maximum, data=buffers.scores[:, 0:tokens, :], axis=2, negate=True)
+    nisa.tensor_scalar(dst=offsets, data=offsets, op0=nl.multiply, operand0=softmax_scale)
     itemsize = 2 if softened.dtype == nl.bfloat16 else 4
     per_bank = max(1, BANK_BYTES // (heads * itemsize))
     for slot in range(tokens):
+        nisa.activation(
+            dst=softened[:, slot, :],
+            op=nl.exp,
+            data=buffers.scores[:, slot, :],
+            scale=softmax_scale,
+            bias=offsets[:, slot : slot + 1],
+            reduce_op=nl.add,
+            reduce_res=buffers.sums[:, slot : slot + 1],
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )
         for first in range(0, tiles, per_bank):
             stop = min(first + per_bank, tiles)
             turned = bank(TURN_BANK, (P_MAX, stop - first, heads), softened.dtype)

@@ -294,7 +294,7 @@ def _score_buffers(dims: Dims, ledger: SbufLedger, group: int, schedule: Schedul
         ledger.allocate("scores", FP32_BYTES * group * keys)
         ledger.allocate("mask", FP32_BYTES * CHUNK_TILES * P_MAX)
         ledger.allocate("head_weights", dims.itemsize * group * keys)
-        ledger.allocate("maxima", FP32_BYTES * group)
+        ledger.allocate("offsets", FP32_BYTES * group)
         ledger.allocate("sums", FP32_BYTES * group)
         return
     columns = group * dims.n_heads
