@@ -13,6 +13,7 @@ import numpy as np
 
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
+from nkisim.numerics.background import Multiply, Products
 from nkisim.source import Site
 
 if TYPE_CHECKING:
@@ -81,7 +82,6 @@ class Storage:
 
     Attributes:
         allocation: what they are the bytes of.
-        raw: flat uint8 array, or None in a timing-only run.
         unwritten: None once every element has been written; until then a flag per granule, set when it was not.
         decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype, ...); dropped when overwritten.
         sharing: of shared HBM, who of two cores touched it; see `nkisim.sharing`.
@@ -93,17 +93,19 @@ class Storage:
         "_granule",
         "_missing",
         "_private",
+        "_products",
+        "_raw",
         "allocation",
         "decoded",
         "foreign",
-        "raw",
         "sharing",
         "unwritten",
     )
 
     def __init__(self, allocation: Allocation, raw: np.ndarray | None, *, written: bool) -> None:
         self.allocation = allocation
-        self.raw = raw
+        self._raw = raw
+        self._products: Products | None = None
         self.decoded: dict[Any, Any] = {}
         self.sharing: Sharing | None = None
         self.foreign: np.ndarray | None = None
@@ -114,6 +116,33 @@ class Storage:
         if raw is not None and not written:
             self._missing = raw.size // self._granule
             self.unwritten = np.ones(self._missing, np.bool_)
+
+    @property
+    def raw(self) -> np.ndarray | None:
+        """Flat uint8 array, or None in a timing-only run; every product that was issued is in it."""
+        self._settle()
+        return self._raw
+
+    def multiply(self, region: Region, multiply: Multiply, onto: bool) -> None:
+        """Issues a product into a region of PSUM, to be computed by the time that the bytes are looked at.
+
+        Args:
+            multiply: computes rows of it.
+            onto: adds it to what is there.
+        """
+        size = region.dtype.itemsize
+        rows = region.offset * size // self.allocation.row_bytes, region.shape[0]
+        if self._products is None or self._products.rows != rows:
+            self._settle()
+            self._products = Products(rows)
+        strides = [stride * size for stride in region.strides]
+        target = np.ndarray(region.shape, region.dtype.storage, self._raw, region.offset * size, strides)
+        self._products.add(multiply, target, onto)
+
+    def _settle(self) -> None:
+        if self._products is not None:
+            self._products.finish()
+            self._products = None
 
     @classmethod
     def fresh(cls, allocation: Allocation, *, numerics: bool) -> Storage:
@@ -168,7 +197,7 @@ class Storage:
     def own(self) -> None:
         """Before the first write to a caller's array: work on a copy, so that a failed run leaves it untouched."""
         if not self._private and self.raw is not None:
-            self.raw = self.raw.copy()
+            self._raw = self.raw.copy()
             self._private = True
 
     @property

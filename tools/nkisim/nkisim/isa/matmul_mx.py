@@ -69,8 +69,7 @@ def nc_matmul_mx(
     reads = (stationary.region, moving.region, stationary_scale.region, moving_scale.region)
     issued = core.emit("nc_matmul_mx", _TENSOR, (dst.region,), reads, name, accumulate)
     if core.numerics:
-        multiply = _multiplier(_CALL, core, (stationary, stationary_scale), (moving, moving_scale))
-        products.store(_CALL, core, dst, multiply, accumulate)
+        _multiply(core, dst, (stationary, stationary_scale), (moving, moving_scale), accumulate)
     return issued
 
 
@@ -157,18 +156,20 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
     return [scale[start : start + _SCALE_ROWS] for start in range(0, partitions, decode.QUADRANT)]
 
 
-def _multiplier(
-    call: str, core: machine.Core, stationary: Operand, moving: Operand
-) -> Callable[[np.ndarray, bool], None]:
+def _multiply(
+    core: machine.Core, dst: NkiTensor, stationary: Operand, moving: Operand, accumulate: bool | None
+) -> None:
     """Multiplies two operands, each (data, scale): in bf16 where that is possible and exact, else in fp32."""
     if bf16_product.available():
-        left = _kept(call, core, "stationary", *stationary, bf16_product.stationary)
-        right = _kept(call, core, "moving", *moving, bf16_product.moving)
+        left = _kept(_CALL, core, "stationary", *stationary, bf16_product.stationary)
+        right = _kept(_CALL, core, "moving", *moving, bf16_product.moving)
         if left.size and right.size:
-            return functools.partial(bf16_product.accumulate, left, right)
-    left = _kept(call, core, "stationary", *stationary, decode.scaled)
-    right = _kept(call, core, "moving", *moving, decode.scaled)
-    return functools.partial(product.accumulate, left, right)
+            multiply = functools.partial(bf16_product.accumulate, left, right)
+            products.store(_CALL, core, dst, multiply, accumulate, by_rows=multiply)
+            return
+    left = _kept(_CALL, core, "stationary", *stationary, decode.scaled)
+    right = _kept(_CALL, core, "moving", *moving, decode.scaled)
+    products.store(_CALL, core, dst, functools.partial(product.accumulate, left, right), accumulate)
 
 
 def _kept(

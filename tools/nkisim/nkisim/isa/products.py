@@ -21,6 +21,7 @@ from nkisim.dtypes import DType, bfloat16, float32
 from nkisim.errors import AccumulationError, ArgumentError, PartitionError, ShapeError
 from nkisim.isa import rules
 from nkisim.numerics import decode
+from nkisim.numerics.background import Multiply
 from nkisim.tensor import NkiTensor
 
 _ROW_SIZES = (32, 64, 128)
@@ -181,17 +182,22 @@ def store(
     dst: NkiTensor,
     multiply: Callable[[np.ndarray, bool], None],
     accumulate: bool | None,
+    by_rows: Multiply | None = None,
 ) -> None:
     """Adds a product to dst or puts it there; a bf16 dst is read as fp32, added to and rounded once.
 
     Args:
         multiply: writes the product to an fp32 array (rows, columns), or with True adds it to what is there.
         accumulate: as the instruction has it; None adds where dst was written before.
+        by_rows: does so for some rows, on any thread; None: it cannot.
     """
     dst = memory.settled(call, "dst", dst)
     onto = _accumulates(call, core, dst, accumulate)
     if dst.dtype is float32 and len(dst.shape) == 2 and dst.indirection is None:
-        multiply(memory.destination(dst), onto)
+        if by_rows is not None:
+            dst.storage.multiply(dst.region, by_rows, onto)
+        else:
+            multiply(memory.destination(dst), onto)
         dst.storage.mark_written(dst.region)
         dst.storage.clear_foreign(dst.region)
         return

@@ -29,6 +29,7 @@ _RELEASE_SYMBOL = "_ZN2at6native7cpublas14brgemm_releaseEb"
 _SMALLEST_EXPONENT = 81
 """e8m0 byte from which on every number of an operand is at least 2 ** -62, so that no product is subnormal."""
 
+_ALL = slice(None)
 _LIMITED = any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
 """Whether the instructions that oneDNN may use are limited from outside."""
 
@@ -53,9 +54,10 @@ def moving(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndarray:
         return np.empty((0, 0), np.uint32)
     partitions, columns = words.shape
     halves = np.ascontiguousarray(words).view(f"u{words.itemsize // 2}").reshape(partitions, columns, 2)
+    places = np.empty((partitions, 2, columns), np.intp)
+    np.copyto(places, halves.transpose(0, 2, 1))
     pairs = np.empty((partitions, 2, columns), np.uint32)
-    for half in range(2):
-        np.take(_table(kind), halves[:, :, half], out=pairs[:, half], mode="clip")
+    np.take(_table(kind), places, out=pairs, mode="clip")
     if (exponents != decode.NEUTRAL_SCALE).any():
         factors = cast.decoded_bytes(float8_e8m0fnu.storage).take(exponents, mode="clip").repeat(2, axis=1)
         numbers = _as_bf16(pairs).view(len(exponents), 2 * GROUP_PARTITIONS, 2 * columns)
@@ -69,13 +71,16 @@ def stationary(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndar
     return np.ascontiguousarray(moving(words, kind, exponents).T)
 
 
-def accumulate(left: np.ndarray, right: np.ndarray, target: np.ndarray, onto: bool) -> None:
+def accumulate(left: np.ndarray, right: np.ndarray, target: np.ndarray, onto: bool, part: slice = _ALL) -> None:
     """`target = left @ right`, or `target +=` that.
 
     Args:
         left: [M, pairs] as `stationary` gives it; right: [pairs, N] as `moving` does.
         target: fp32 [M, N], written in place.
+        onto: add to what is there.
+        part: rows of the target; others are left alone.
     """
+    left, target = left[part], target[part]
     if target.strides[1] != target.itemsize:
         total = np.empty(target.shape, np.float32)
         accumulate(left, right, total, False)
