@@ -8,9 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from common.checks import require_int
-from kernels.qkv_cte import row_mx_qkv_proj_ranks
-from kernels.qkv_cte.call import kernel_operands
-from kernels.qkv_cte.kernel import row_mx_projection
+from kernels.qkv_cte import row_mx_qkv_proj, row_mx_qkv_proj_ranks
 
 TARGET = "trn3"
 """The first with the products of ROW_MX."""
@@ -56,13 +54,12 @@ class LocalRanks:
 
 
 class GroupRank:
-    """This process's rank of an initialised gloo group, as under torchrun."""
+    """This process's rank of torch.distributed's gloo group, as under torchrun."""
 
-    def __init__(self, group: Any = None) -> None:
-        """Takes the group; None for the default one."""
-        self.group = group
-        self.size = torch.distributed.get_world_size(group)
-        self.here = (torch.distributed.get_rank(group),)
+    def __init__(self) -> None:
+        """Joins the group; torch.distributed is initialised."""
+        self.size = torch.distributed.get_world_size()
+        self.here = (torch.distributed.get_rank(),)
 
     def gather(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
         """See `Ranks`."""
@@ -70,14 +67,10 @@ class GroupRank:
         # gloo knows no fp8: bytes travel.
         mine_bytes = mine.contiguous().view(torch.uint8)
         received = [torch.empty_like(mine_bytes) for _ in range(self.size)]
-        torch.distributed.all_gather(received, mine_bytes, group=self.group)
+        torch.distributed.all_gather(received, mine_bytes)
         return [part.view(mine.dtype) for part in received]
 
     def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
         """See `Ranks`."""
-        import nkisim  # Comes with the simulated nki.
-
         (call,) = calls
-        operands = kernel_operands(**call, target=TARGET, lnc=lnc)
-        options = nkisim.Options(target=TARGET)
-        return [nkisim.run_in_group(row_mx_projection[lnc], *operands, group=self.group, options=options).outputs]
+        return [row_mx_qkv_proj(**call, target=TARGET, lnc=lnc)]
