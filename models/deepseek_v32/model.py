@@ -133,6 +133,8 @@ class Model:
                 the model's positions.
             CacheExhaustedError: the free blocks do not hold all prompts.
         """
+        if not len(prompts):
+            raise ValueError("prompts is empty; accepted: at least one")
         for number, prompt in enumerate(prompts):
             self._require_tokens(f"prompt {number}", prompt)
             self._require_length(f"prompt {number}", len(prompt))
