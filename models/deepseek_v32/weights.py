@@ -131,7 +131,7 @@ def require_weights(config: ModelConfig, weights: Sequence[ModelWeights], ranks:
     dtype = weights[0].embedding.dtype
     for own in weights:
         for packed in packed_tensors(config):
-            tensor = _find(own, packed.name)
+            tensor = find(own, packed.name)
             accepted = packed.dtype(dtype)
             if tensor.dtype is not accepted:
                 raise TypeError(f"{packed.name} is {tensor.dtype}; accepted with an embedding of {dtype}: {accepted}")
@@ -141,7 +141,7 @@ def require_weights(config: ModelConfig, weights: Sequence[ModelWeights], ranks:
     return dtype
 
 
-def _find(weights: ModelWeights, name: str) -> torch.Tensor:
+def find(weights: ModelWeights, name: str) -> torch.Tensor:
     """The tensor of a packed name."""
 
     def enter(at: Any, key: str) -> Any:
