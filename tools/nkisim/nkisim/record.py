@@ -59,30 +59,29 @@ class Record(NamedTuple):
         return (self.writes or self.reads)[0].size_bytes
 
 
-class Access(NamedTuple):
-    """A region, and the positions in a stream of its first and last use."""
-
-    region: Region
-    first: int
-    last: int
+Access = tuple[Region, int, int]
+"""A region, and the positions in a stream of its first and last use."""
 
 
 def accesses(stream: Iterable[Record]) -> list[Access]:
-    """Every region of a stream once, in order of first use; also the tiles of indices that choose."""
-    found: dict[int, list[Any]] = {}
+    """Every region of a stream once, also the tiles of indices that choose."""
+    first: dict[int, tuple[Region, int]] = {}
+    last: dict[int, int] = {}
     for position, record in enumerate(stream):
-        for operands in (record.writes, record.reads):
-            for region in operands:
-                known = found.get(id(region))
-                if known is None:
-                    found[id(region)] = [region, position, position]
-                else:
-                    known[2] = position
-    listed = [Access(*entry) for entry in found.values()]
-    for region, first, last in listed[:]:
+        for region in record.writes + record.reads:
+            key = id(region)
+            if key not in last:
+                first[key] = region, position
+            last[key] = position
+    found = [(region, position, last[key]) for key, (region, position) in first.items()]
+    for region, start, stop in found[:]:
         if type(region) is IndexedRegion and region.chosen_by is not None:
-            listed.append(Access(region.chosen_by, first, last))
-    return listed
+            found.append((region.chosen_by, start, stop))
+    return found
+
+
+_ON_CHIP_ENGINES = (engine.tensor, engine.vector, engine.scalar)
+"""Have no path to HBM."""
 
 
 class HbmTraffic(NamedTuple):
@@ -122,6 +121,8 @@ def hbm_traffic(stream: Iterable[Record]) -> dict[str, HbmTraffic]:
     read: Counter[str] = Counter()
     written: Counter[str] = Counter()
     for record in stream:
+        if record.engine in _ON_CHIP_ENGINES:
+            continue
         for region in record.reads:
             if is_hbm(region):
                 read[region.allocation.name] += region.size_bytes
