@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from common.checks import require_int
 from common.tiling import ceil_div
-from kernels.adaln_quant.config import BANK_COLUMNS, S_TILE, STATISTICS_COLUMNS, WORD_CODES
+from kernels.adaln_quant.config import S_TILE, STATISTICS_COLUMNS, WORD_CODES
 
 
 class Modulation(enum.Enum):
@@ -99,8 +99,3 @@ class Dims:
     def statistics_chunks(self) -> int:
         """Pieces of a row whose mean and variance are taken apart and then put together."""
         return ceil_div(self.hidden, STATISTICS_COLUMNS)
-
-    @property
-    def modulation_banks(self) -> int:
-        """PSUM banks' worth of columns of a modulation vector."""
-        return ceil_div(self.hidden, BANK_COLUMNS)

@@ -1,20 +1,14 @@
 """AdaLN and row quantisation."""
 
 import nki
-import nki.isa as nisa
 import nki.language as nl
-from kernels.adaln_quant.buffers import place_norm, place_outputs, place_quantise, place_rows
+from kernels.adaln_quant.buffers import place_modulation, place_norm, place_quantise, rotating
 from kernels.adaln_quant.config import S_TILE, WORD_CODES, AdalnQuantConfig
-from kernels.adaln_quant.loads import (
-    fill_constants,
-    flat,
-    load_rows,
-    load_section_modulation,
-    load_token_modulation,
-)
-from kernels.adaln_quant.normalise import modulate, take_moments
-from kernels.adaln_quant.quantise import quantise_rows
+from kernels.adaln_quant.loads import load_batch_modulation, load_rows, tile_modulation
+from kernels.adaln_quant.normalise import fill_eps, modulate, take_moments
+from kernels.adaln_quant.quantise import quantise_rows, quantise_work
 from kernels.adaln_quant.tiling import count_tiles, tile_tokens
+from kernels.adaln_quant.transfer import copy, flat
 from nki.language import NkiTensor
 
 
@@ -39,8 +33,8 @@ def adaln(x: NkiTensor, scale: NkiTensor, shift: NkiTensor, config: AdalnQuantCo
     Notes:
         Rounding: everything is fp32, a step of rounding at each operator of the formula, until the one rounding to fp8
         or bf16 at the end. The framework's layer rounds to bf16 before a projection; quantised rows skip that.
-        Each engine has its part of a row, so that three S-tiles are under way at once: Vector takes the moments,
-        normalises and scales; GpSimd shifts; Scalar finds the largest element and makes the codes.
+        Each engine has its part of a row, so that several S-tiles are under way at once: Vector takes the moments and
+        normalises, GpSimd scales and shifts, Scalar finds the largest element and makes the codes.
 
     Pseudocode:
         for section in batches:
@@ -57,32 +51,33 @@ def adaln(x: NkiTensor, scale: NkiTensor, shift: NkiTensor, config: AdalnQuantCo
     if quantised:
         shape, dtype = (batch, seqlen, hidden + WORD_CODES), nl.float8_e4m3fn
     output = nl.ndarray(shape, dtype=dtype, buffer=nl.shared_hbm, name="output")
-    rows_of = place_rows(config, x)
-    norm = place_norm(config, scale, rows_of)
-    quantising, outputs = None, []
+    row_buffers = rotating(config, "rows", config.depth, hidden, x.dtype)
+    modulation = place_modulation(config, scale)
+    norm = place_norm(config)
+    quantising, finished = None, []
     if quantised:
         quantising = place_quantise(config)
     else:
-        outputs = place_outputs(config)
-    fill_constants(config, norm)
+        finished = rotating(config, "finished", config.depth, hidden, nl.bfloat16)
+    fill_eps(config, norm)
     section_tiles = count_tiles(config.tokens_per_core, S_TILE)
     for section in range(config.sections):
-        load_section_modulation(norm, scale, shift, section)
+        load_batch_modulation(modulation, scale, shift, section)
         for t in range(section_tiles):
             tile = section * section_tiles + t
-            index = tile % len(rows_of)
+            index = tile % config.depth
             first, tokens = tile_tokens(config, section, t)
-            rows = load_rows(rows_of[index], x, first, tokens)
-            changes = load_token_modulation(norm, scale, shift, first, tokens, section, tile)
+            rows = load_rows(row_buffers[index], x, first, tokens)
+            gain, offset = tile_modulation(modulation, scale, shift, first, tokens, section, tile)
             moments = take_moments(config, norm, rows, index)
+            work = norm.work[index][0:tokens, :]
             if quantising is not None:
-                work = norm.work[index][0:tokens, :]
-                modulate(norm, rows, moments, index, changes, work)
-                store_packed(output, quantise_rows(quantising, work, index), first)
+                modulate(rows, moments, gain, offset, work, work)
+                store_packed(output, quantise_work(quantising, work, index), first)
             else:
-                finished = outputs[index][0:tokens, :]
-                modulate(norm, rows, moments, index, changes, finished)
-                nisa.dma_copy(dst=flat(output)[first : first + tokens, :], src=finished)
+                result = finished[index][0:tokens, :]
+                modulate(rows, moments, gain, offset, work, result)
+                copy(dst=flat(output)[first : first + tokens, :], src=result)
     return output
 
 
@@ -100,6 +95,7 @@ def row_quantise(x: NkiTensor, config: AdalnQuantConfig) -> NkiTensor:
     Notes:
         Bit for bit what `common.row_mx.row_quantise_packed` gives, where the Vector Engine's reciprocal is correctly
         rounded, as the simulator's is.
+        GpSimd folds a row onto half by magnitude, Scalar finds the largest element of that, Vector makes the codes.
 
     Pseudocode:
         for tile in S-tiles:
@@ -110,12 +106,12 @@ def row_quantise(x: NkiTensor, config: AdalnQuantConfig) -> NkiTensor:
     batch, seqlen, hidden = x.shape
     packed_shape = (batch, seqlen, hidden + WORD_CODES)
     output = nl.ndarray(packed_shape, dtype=nl.float8_e4m3fn, buffer=nl.shared_hbm, name="output")
-    rows_of = place_rows(config, x)
-    quantising = place_quantise(config)
+    row_buffers = rotating(config, "rows", config.depth, hidden, x.dtype)
+    quantising = place_quantise(config, x)
     for tile in range(count_tiles(config.tokens_per_core, S_TILE)):
-        index = tile % len(rows_of)
+        index = tile % config.depth
         first, tokens = tile_tokens(config, 0, tile)
-        rows = load_rows(rows_of[index], x, first, tokens)
+        rows = load_rows(row_buffers[index], x, first, tokens)
         store_packed(output, quantise_rows(quantising, rows, index), first)
     return output
 
@@ -123,4 +119,4 @@ def row_quantise(x: NkiTensor, config: AdalnQuantConfig) -> NkiTensor:
 def store_packed(output: NkiTensor, packed: NkiTensor, first: int) -> None:
     """Writes packed rows [tokens, H / 4 + 1 words] to the output's rows `first ..`, one DMA."""
     tokens = packed.shape[0]
-    nisa.dma_copy(dst=flat(output).view(nl.float32)[first : first + tokens, :], src=packed)
+    copy(dst=flat(output).view(nl.float32)[first : first + tokens, :], src=packed)

@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from common.budget import MemoryMap, PsumLedger, SbufLedger
+from common.budget import BudgetError, MemoryMap, SbufLedger
 from common.hardware import Hardware
 from kernels.adaln_quant.config import (
-    BROADCAST_BANKS,
     INVERSE_DEVIATION,
     INVERSE_SCALE,
+    MAX_DEPTH,
     MODULATION_BUFFERS,
-    ROTATING_BUFFERS,
+    QUADRANT,
     S_TILE,
     STATISTICS_VALUES,
     AdalnQuantConfig,
@@ -29,7 +29,7 @@ class HbmBytes:
 
     Attributes:
         rows: x, read.
-        modulation: scale and shift, read; vectors of a batch by each core.
+        modulation: scale and shift, read; those of a batch four times by each core.
         outputs: written.
     """
 
@@ -50,16 +50,19 @@ class Plan:
     Attributes:
         dims, hardware: what it was made for.
         eps: added to the variance.
-        sbuf, psum: every allocation of a core.
-        hbm: bytes moved by all cores; each is needed, so this is the minimum too.
+        depth: S-tiles under way at once.
+        sbuf: every allocation of a core; PSUM is not used.
+        hbm: bytes moved by all cores.
+        minimum: bytes that no kernel avoids: each core reads each batch's vectors once.
     """
 
     dims: Dims
     hardware: Hardware
     eps: float
+    depth: int
     sbuf: MemoryMap
-    psum: MemoryMap
     hbm: HbmBytes
+    minimum: HbmBytes
 
     @property
     def config(self) -> AdalnQuantConfig:
@@ -70,6 +73,7 @@ class Plan:
             section_tokens=dims.section_tokens,
             tokens_per_core=dims.section_tokens // dims.cores,
             hidden=dims.hidden,
+            depth=self.depth,
             eps=self.eps,
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
         )
@@ -79,11 +83,10 @@ class Plan:
         lines = [
             f"[{dims.tokens // dims.cores} tokens x {dims.hidden}] per core of {self.hardware.name}, "
             f"{dims.cores} cores, {dims.sections} sections of {dims.section_s_tiles} S-tiles, "
-            f"modulation {dims.modulation.value}, {'packed rows' if dims.quantised else 'bfloat16'} out",
+            f"modulation {dims.modulation.value}, {'packed rows' if dims.quantised else 'bfloat16'} out, "
+            f"{self.depth} S-tiles under way",
             "",
             str(self.sbuf),
-            "",
-            str(self.psum),
         ]
         return "\n".join(lines)
 
@@ -104,54 +107,61 @@ def make(dims: Dims, hardware: Hardware, eps: float = 1e-6) -> Plan:
         raise ValueError(
             f"target is {hardware.name!r}; accepted with quantised rows: 'trn3', float8_e4m3fn exists from there on"
         )
-    sbuf = SbufLedger(hardware)
-    for name, size, count in _buffers(dims):
-        for index in range(count):
-            sbuf.allocate(f"{name}_{index}", size)
-    for name, size in _constants(dims):
-        sbuf.allocate(name, size)
-    psum = PsumLedger(hardware)
-    if dims.modulation is Modulation.batch:
-        for bank in range(min(BROADCAST_BANKS, dims.modulation_banks)):
-            psum.allocate(f"bank_{bank}")
-    return Plan(dims, hardware, eps, sbuf.freeze(), psum.freeze(), _hbm_bytes(dims))
+    depth, sbuf = _deepest(dims, hardware)
+    quadrants = S_TILE // QUADRANT
+    return Plan(dims, hardware, eps, depth, sbuf, _hbm_bytes(dims, quadrants), _hbm_bytes(dims, vector_reads=1))
 
 
-def _buffers(dims: Dims) -> list[tuple[str, int, int]]:
-    """Name, bytes per partition and number of all buffers that rotate."""
-    tiles = min(ROTATING_BUFFERS, dims.s_tiles)
-    buffers = [("rows", dims.input_bytes * dims.hidden, tiles)]
+def _deepest(dims: Dims, hardware: Hardware) -> tuple[int, MemoryMap]:
+    """As many S-tiles under way as there are, as help, and as fit.
+
+    Raises:
+        BudgetError: not even one fits.
+    """
+    depth = min(MAX_DEPTH, dims.s_tiles)
+    while True:
+        try:
+            return depth, _sbuf_map(dims, hardware, depth)
+        except BudgetError:
+            if depth == 1:
+                raise
+            depth -= 1
+
+
+def _sbuf_map(dims: Dims, hardware: Hardware, depth: int) -> MemoryMap:
+    ledger = SbufLedger(hardware)
     if dims.modulation is not Modulation.none:
-        if dims.input_bytes != FP32_BYTES:
-            buffers.append(("work", FP32_BYTES * dims.hidden, tiles))
-        per_batch = dims.modulation is Modulation.batch
-        vector = (FP32_BYTES if per_batch else dims.modulation_bytes) * dims.hidden
-        vectors = min(MODULATION_BUFFERS, dims.sections if per_batch else dims.s_tiles)
-        buffers += [("scale", vector, vectors), ("shift", vector, vectors)]
-        buffers.append(("statistics", FP32_BYTES * STATISTICS_VALUES * dims.statistics_chunks, tiles))
-        buffers.append(("moments", FP32_BYTES * (INVERSE_DEVIATION + 1), tiles))
-    if dims.quantised:
-        buffers.append(("scaling", FP32_BYTES * (INVERSE_SCALE + 1), tiles))
-        buffers.append(("packed", dims.hidden + ROW_TAIL_BYTES, tiles))
+        ledger.allocate("eps", FP32_BYTES)
+    for name, size, count in _buffers(dims, depth):
+        for index in range(count):
+            ledger.allocate(f"{name}_{index}", size)
+    return ledger.freeze()
+
+
+def _buffers(dims: Dims, depth: int) -> list[tuple[str, int, int]]:
+    """Name, bytes per partition and number of all buffers that rotate."""
+    buffers = [("rows", dims.input_bytes * dims.hidden, depth)]
+    if dims.modulation is Modulation.none:
+        buffers.append(("folded", dims.input_bytes * dims.hidden // 2, depth))
     else:
-        buffers.append(("output", BF16_BYTES * dims.hidden, tiles))
+        vectors = min(MODULATION_BUFFERS, dims.sections) if dims.modulation is Modulation.batch else depth
+        buffers += [("gain", FP32_BYTES * dims.hidden, vectors), ("shift", FP32_BYTES * dims.hidden, vectors)]
+        buffers.append(("statistics", FP32_BYTES * STATISTICS_VALUES * dims.statistics_chunks, depth))
+        buffers.append(("moments", FP32_BYTES * (INVERSE_DEVIATION + 1), depth))
+        buffers.append(("work", FP32_BYTES * dims.hidden, depth))
+    if dims.quantised:
+        buffers.append(("scaling", FP32_BYTES * (INVERSE_SCALE + 1), depth))
+        buffers.append(("packed", dims.hidden + ROW_TAIL_BYTES, depth))
+    else:
+        buffers.append(("finished", BF16_BYTES * dims.hidden, depth))
     return buffers
 
 
-def _constants(dims: Dims) -> list[tuple[str, int]]:
-    """Name and bytes per partition of what exists once."""
-    if dims.modulation is Modulation.none:
-        return []
-    constants = [("eps", FP32_BYTES)]
-    if dims.modulation is Modulation.batch:
-        constants += [("modulation_vector", FP32_BYTES * dims.hidden), ("ones", FP32_BYTES * S_TILE)]
-    return constants
-
-
-def _hbm_bytes(dims: Dims) -> HbmBytes:
+def _hbm_bytes(dims: Dims, vector_reads: int) -> HbmBytes:
+    """Traffic of all cores, each of which reads a batch's vectors `vector_reads` times."""
     vectors = {
         Modulation.none: 0,
-        Modulation.batch: 2 * dims.batch * dims.cores,
+        Modulation.batch: 2 * dims.batch * dims.cores * vector_reads,
         Modulation.token: 2 * dims.tokens,
     }
     row = dims.hidden + ROW_TAIL_BYTES if dims.quantised else BF16_BYTES * dims.hidden

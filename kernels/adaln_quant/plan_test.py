@@ -47,13 +47,13 @@ def on_chip(core):
 def assert_exact(made):
     finished = run_without_values(made)
     assert len(finished.cores) == made.dims.cores
-    allocations = (*made.sbuf.allocations, *made.psum.allocations)
+    allocations = made.sbuf.allocations
     planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in allocations}
     moved: Counter[str] = Counter()
     for core in finished.cores:
         assert on_chip(core) ^ planned == set()
         assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
-        assert core.memory.psum_peak_banks == len(made.psum.allocations)
+        assert core.memory.psum_peak_banks == 0
         for name, traffic in hbm_traffic(core.stream).items():
             assert (traffic.written_bytes if name != "output" else traffic.read_bytes) == 0
             moved[name] += traffic.read_bytes + traffic.written_bytes
@@ -105,16 +105,30 @@ def test_any_plan_is_what_a_run_allocates_and_moves(drawn):
 
 
 def test_wan22_by_hand():
-    """H = 5,120 in bf16, one batch: two sets of rows, fp32 work and packed rows; scale, shift and one on its way."""
+    """H = 5,120 in bf16, one batch: scale and shift, and 36,112 more for each of three S-tiles under way."""
     made = WAN22[0].plan()
-    rows, work, packed, vectors = 2 * 2 * 5120, 2 * 4 * 5120, 2 * 5124, 3 * 4 * 5120
-    small = 2 * (10 * 6 + 3 + 5) * 4 + 4 + 128 * 4
-    assert made.sbuf.peak_bytes == rows + work + packed + vectors + small
+    s_tile = 2 * 5120 + 4 * 5120 + 5124 + 4 * (10 * 6 + 3 + 4)
+    fixed = 2 * 4 * 5120 + 4
+    assert (s_tile, fixed) == (36_112, 40_964)
     assert made.sbuf.capacity_bytes == 245_752
+    assert made.sbuf.peak_bytes == fixed + 3 * s_tile
     assert made.hbm.rows == 9452 * 5120 * 2
-    assert made.hbm.modulation == 2 * 2 * 5120 * 4
+    assert made.minimum.modulation == 2 * 2 * 5120 * 4
+    assert made.hbm.modulation == 4 * made.minimum.modulation
     assert made.hbm.outputs == 9452 * 5124
-    assert len(made.psum.allocations) == 2
+    assert made.hbm.total - made.minimum.total == made.hbm.modulation - made.minimum.modulation
+
+
+def test_depth_is_what_fits():
+    """Up to three S-tiles under way; wide fp32 rows leave room for fewer, and two batches take two sets of vectors."""
+    dims = Dims(batch=1, seqlen=1024, hidden=5120, input_bytes=4)
+    assert plan.make(dims, TRN3).depth == 3
+    assert plan.make(dataclasses.replace(dims, seqlen=256), TRN3).depth == 2
+    wide = dataclasses.replace(dims, hidden=8192)
+    small = 4 * (16 * 6 + 3 + 4) + 4
+    assert plan.make(wide, TRN3).depth == (245_752 - 4 - 2 * 4 * 8192) // (9 * 8192 + small) == 2
+    batches = dataclasses.replace(wide, batch=2)
+    assert plan.make(batches, TRN3).depth == (245_752 - 4 - 4 * 4 * 8192) // (9 * 8192 + small) == 1
 
 
 @pytest.mark.parametrize("case", WAN22, ids=lambda case: case.name)
@@ -136,7 +150,7 @@ def region_rows(region, case):
 def test_table_names_every_allocation():
     made = WAN22[0].plan()
     text = str(made)
-    for allocation in (*made.sbuf.allocations, *made.psum.allocations):
+    for allocation in made.sbuf.allocations:
         assert allocation.name in text
     assert "[4726 tokens x 5120] per core of trn3, 2 cores, 1 sections of 37 S-tiles, modulation batch" in text
 

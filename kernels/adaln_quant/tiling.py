@@ -9,11 +9,6 @@ def count_tiles(extent: int, size: int) -> int:
     return (extent + size - 1) // size
 
 
-def count_s_tiles(config: AdalnQuantConfig) -> int:
-    """S-tiles of this core in all sections."""
-    return config.sections * count_tiles(config.tokens_per_core, S_TILE)
-
-
 def tile_tokens(config: AdalnQuantConfig, section: int, tile: int) -> tuple[int, int]:
     """First token, of all B*S, of this core's S-tile `tile` of a section, and how many it has."""
     section_first = section * config.section_tokens + nl.program_id(0) * config.tokens_per_core
