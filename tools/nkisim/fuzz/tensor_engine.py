@@ -1,0 +1,62 @@
+"""Products and transposes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fuzz import formats
+from fuzz.operators import BY_NAME, FP32_ERROR
+from fuzz.oracle import Effect, Fault, moved, within
+from fuzz.session import Session, apart
+
+
+def nc_matmul(session: Session) -> None:
+    """Products, also accumulating."""
+    if not session.psum_left():
+        return
+    contraction, rows = session.sample((1, 3, 32, 64, 100, 128)), session.integer(1, 24)
+    columns = session.integer(1, 24)
+    narrow = [d for d in session.dtypes if d in formats.FLOATS and d != "float32"]
+    kinds = [(a, b) for a in narrow for b in narrow if {a, b} != {"float8_e4m3", "float8_e4m3fn"}]
+    left_kind, right_kind = session.sample([*kinds, (BY_NAME["float32"], BY_NAME["float32"])])
+    stationary = session.loaded(contraction, rows, left_kind)
+    moving = session.loaded(contraction, columns, right_kind)
+    accepted = ["float32"] if session.target == "trn2" else ["float32", "bfloat16"]
+    dst = session.result(rows, columns, tuple(BY_NAME[n] for n in accepted), ("psum",))
+    accumulate = session.sample((None, None, False, True))
+    foreign = session.target == "trn2" and dst.tensor.written.any() and accumulate is not False
+    if foreign:
+        return
+
+    def effect() -> Effect:
+        unwritten = dst.unwritten()
+        if accumulate is not False and unwritten.any() and (accumulate or not unwritten.all()):
+            return Fault("AccumulationError")
+        x, y = stationary.rows(), moving.rows()
+        with np.errstate(all="ignore"):
+            product, sizes = x.T @ y, np.abs(x).T @ np.abs(y)
+        if accumulate is not False and not unwritten.any():
+            with np.errstate(all="ignore"):
+                product, sizes = product + dst.rows(), sizes + np.abs(dst.rows())
+        return [within(dst, product, sizes * (contraction + 2) * FP32_ERROR, ~np.isfinite(sizes) | (sizes > 1e37))]
+
+    session.call("nc_matmul", effect, dst=dst, stationary=stationary, moving=moving, accumulate=repr(accumulate))
+
+
+def nc_transpose(session: Session) -> None:
+    """Bit by bit, on either engine."""
+    data = session.source_operand(session.dtypes, ("sbuf",))
+    rows, columns = data.shape[0], data.elements
+    on_tensor = session.chance(2) and session.psum_left() and data.dtype.itemsize > 1 and columns <= 128
+    if not on_tensor and (rows > 32 or columns > 32):
+        return
+    dst = session.result(columns, rows, (data.dtype,), ("psum",) if on_tensor else ("sbuf",))
+    if not apart(dst, data):
+        return
+
+    def effect() -> Effect:
+        flat = np.array(data.model.array).reshape(rows, columns)
+        return moved(dst, data, flat.T.copy(), data.unwritten().reshape(rows, columns).T)
+
+    engine = "tensor" if on_tensor else "vector"
+    session.call("nc_transpose", effect, dst=dst, data=data, engine=f"nisa.engine.{engine}")
