@@ -11,94 +11,151 @@ import numpy as np
 
 from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
+from devicetime.compiled import compiled
 from devicetime.operands import HBM, PSUM, SBUF, Operands
 
 
 def place(operands: Operands, hardware: Hardware) -> tuple[np.ndarray, np.ndarray]:
     """First partition and first byte of each allocation; zeros for HBM."""
+    given = [n for n, a in enumerate(operands.allocations) if a.address is not None and operands.memory[n] != HBM]
     partition = np.zeros(len(operands.allocations), np.int64)
     byte = np.zeros(len(operands.allocations), np.int64)
-    for number, allocation in enumerate(operands.allocations):
-        if allocation.address is not None and operands.memory[number] != HBM:
-            partition[number], byte[number] = allocation.address
-    first, last = _lives(operands)
+    for n in given:
+        address = operands.allocations[n].address
+        assert address is not None
+        partition[n], byte[n] = address
+    automatic = np.ones(len(operands.allocations), bool)
+    automatic[given] = False
+    first, last = lives(operands.allocation, operands.record, len(operands.allocations))
     granules = {
         SBUF: (hardware.sbuf_usable_bytes_per_partition, SBUF_ALIGNMENT_BYTES),
         PSUM: (hardware.psum_bytes_per_partition, hardware.psum_bank_bytes),
     }
     for memory, (capacity, granule) in granules.items():
-        here = np.flatnonzero(operands.memory == memory)
-        fixed = [n for n in here if operands.allocations[n].address is not None]
-        automatic = [n for n in here if operands.allocations[n].address is None]
-        if automatic:
-            taken = [(int(byte[n]), int(byte[n]) + operands.allocations[n].row_bytes) for n in fixed]
-            rows = np.array([operands.allocations[n].row_bytes for n in automatic])
-            sizes = -(-rows // granule) * granule
-            space = _Space(_holes(taken, capacity, granule))
-            byte[automatic] = _assign(space, sizes, first[automatic], last[automatic])
+        here = np.flatnonzero(automatic & (operands.memory == memory))
+        if len(here):
+            fixed = np.flatnonzero(~automatic & (operands.memory == memory))
+            holes = _holes(byte[fixed], byte[fixed] + operands.row_bytes[fixed], capacity, granule)
+            sizes = -(-operands.row_bytes[here] // granule) * granule
+            starts = np.argsort(first[here], kind="stable")
+            ends = np.argsort(last[here], kind="stable")
+            byte[here] = _assign(holes, sizes, first[here], last[here], starts, ends)
     return partition, byte
 
 
-def _lives(operands: Operands) -> tuple[np.ndarray, np.ndarray]:
-    """Records of the first and last access of each allocation."""
-    first = np.full(len(operands.allocations), np.iinfo(np.int64).max)
-    last = np.full(len(operands.allocations), -1)
-    np.minimum.at(first, operands.allocation, operands.record)
-    np.maximum.at(last, operands.allocation, operands.record)
+@compiled
+def lives(allocation: np.ndarray, record: np.ndarray, allocations: int) -> tuple[np.ndarray, np.ndarray]:
+    """Records of the first and last access of each allocation; accesses are in program order."""
+    first = np.full(allocations, -1, np.int64)
+    last = np.full(allocations, -1, np.int64)
+    for n in range(len(allocation)):
+        if first[allocation[n]] < 0:
+            first[allocation[n]] = record[n]
+        last[allocation[n]] = record[n]
     return first, last
 
 
-def _holes(taken: list[tuple[int, int]], capacity: int, granule: int) -> list[tuple[int, int]]:
-    """What the addresses that the kernel gave leave, in whole granules."""
+def _holes(starts: np.ndarray, stops: np.ndarray, capacity: int, granule: int) -> np.ndarray:
+    """What the addresses that the kernel gave leave, in whole granules; all of it where they leave nothing."""
     holes, reached = [], 0
-    for start, stop in sorted(taken):
+    for start, stop in sorted(zip(starts.tolist(), stops.tolist(), strict=True)):
         if start // granule * granule > reached:
             holes.append((reached, start // granule * granule))
         reached = max(reached, -(-stop // granule) * granule)
     if reached < capacity:
         holes.append((reached, capacity))
-    return holes or [(0, capacity)]
+    return np.array(holes or [(0, capacity)], np.int64)
 
 
-class _Space:
-    """Free intervals of a memory, in order of address, handed out in turn."""
-
-    def __init__(self, free: list[tuple[int, int]]) -> None:
-        self.free = free
-        self._largest = max(free, key=lambda hole: hole[1] - hole[0])
-        self._next = 0
-
-    def take(self, size: int) -> int:
-        """An address. Where no interval is large enough, one that others still use: reuse then waits for them."""
-        for wrapped in (False, True):
-            for n, (start, stop) in enumerate(self.free):
-                at = start if wrapped else max(start, self._next)
-                if stop - at >= size:
-                    self.free[n : n + 1] = [hole for hole in ((start, at), (at + size, stop)) if hole[0] < hole[1]]
-                    self._next = at + size
-                    return at
-        return self._largest[0]
-
-    def give_back(self, start: int, stop: int) -> None:
-        """Makes an interval free again."""
-        merged = []
-        for low, high in self.free:
-            if high < start or low > stop:
-                merged.append((low, high))
-            else:
-                start, stop = min(start, low), max(stop, high)
-        merged.append((start, stop))
-        self.free = sorted(merged)
-
-
-def _assign(space: _Space, sizes: np.ndarray, first: np.ndarray, last: np.ndarray) -> np.ndarray:
+@compiled
+def _assign(
+    holes: np.ndarray, sizes: np.ndarray, first: np.ndarray, last: np.ndarray, starts: np.ndarray, ends: np.ndarray
+) -> np.ndarray:
+    """An address for each tensor. One for which there is no room shares the largest hole: reuse then makes it wait."""
     addresses = np.zeros(len(sizes), np.int64)
-    ends = np.argsort(last, kind="stable")
+    owns = np.zeros(len(sizes), np.bool_)
+    free = np.zeros((len(sizes) + len(holes) + 1, 2), np.int64)
+    free[: len(holes)] = holes
+    count = len(holes)
+    largest = 0
+    for n in range(1, count):
+        if holes[n, 1] - holes[n, 0] > holes[largest, 1] - holes[largest, 0]:
+            largest = n
+    cursor = 0
     ended = 0
-    for n in np.argsort(first, kind="stable"):
-        while last[ends[ended]] < first[n]:
+    for tensor in starts:
+        while last[ends[ended]] < first[tensor]:
             gone = ends[ended]
-            space.give_back(int(addresses[gone]), int(addresses[gone] + sizes[gone]))
+            if owns[gone]:
+                count = _give_back(free, count, addresses[gone], addresses[gone] + sizes[gone])
             ended += 1
-        addresses[n] = space.take(int(sizes[n]))
+        at = _find(free, count, cursor, sizes[tensor])
+        if at < 0:
+            at = _find(free, count, 0, sizes[tensor])
+        if at < 0:
+            addresses[tensor] = holes[largest, 0]
+            continue
+        addresses[tensor] = at
+        owns[tensor] = True
+        cursor = at + sizes[tensor]
+        count = _take(free, count, at, cursor)
     return addresses
+
+
+@compiled
+def _find(free: np.ndarray, count: int, cursor: int, size: int) -> int:
+    """The lowest address from the cursor on with `size` free bytes; -1 if there is none."""
+    for n in range(count):
+        at = max(free[n, 0], cursor)
+        if free[n, 1] - at >= size:
+            return at
+    return -1
+
+
+@compiled
+def _take(free: np.ndarray, count: int, start: int, stop: int) -> int:
+    """Cuts an interval out of the hole that contains it; returns how many holes there are."""
+    n = 0
+    while free[n, 1] < stop:
+        n += 1
+    low, high = free[n, 0], free[n, 1]
+    if low < start and stop < high:
+        for m in range(count, n, -1):
+            free[m, 0], free[m, 1] = free[m - 1, 0], free[m - 1, 1]
+        free[n, 1] = start
+        free[n + 1, 0] = stop
+        return count + 1
+    if low < start:
+        free[n, 1] = start
+        return count
+    if stop < high:
+        free[n, 0] = stop
+        return count
+    for m in range(n, count - 1):
+        free[m, 0], free[m, 1] = free[m + 1, 0], free[m + 1, 1]
+    return count - 1
+
+
+@compiled
+def _give_back(free: np.ndarray, count: int, start: int, stop: int) -> int:
+    """Makes an interval free again, joined with its neighbours; returns how many holes there are."""
+    n = 0
+    while n < count and free[n, 1] < start:
+        n += 1
+    before = n < count and free[n, 1] == start
+    after = n + before < count and free[n + before, 0] == stop
+    if before and after:
+        free[n, 1] = free[n + 1, 1]
+        for m in range(n + 1, count - 1):
+            free[m, 0], free[m, 1] = free[m + 1, 0], free[m + 1, 1]
+        return count - 1
+    if before:
+        free[n, 1] = stop
+        return count
+    if after:
+        free[n, 0] = start
+        return count
+    for m in range(count, n, -1):
+        free[m, 0], free[m, 1] = free[m - 1, 0], free[m - 1, 1]
+    free[n, 0], free[n, 1] = start, stop
+    return count + 1

@@ -6,12 +6,10 @@ many elements a cycle, from the kinds of operands.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
-from common.hardware import Hardware
 from devicetime.constants import Constants
-from devicetime.cost import GPSIMD, SCALAR, SYNC, TENSOR, VECTOR, Cost
+from devicetime.cost import GPSIMD, SCALAR, SYNC, TENSOR, VECTOR, Cost, Machine
 from nkisim.enums import MemoryRegion, engine
 from nkisim.record import Record
 from nkisim.storage import IndexedRegion, Region
@@ -21,14 +19,6 @@ _COPIES = ("tensor_copy", "tensor_scalar", "memset")
 _TWO_INPUTS = ("tensor_tensor", "scalar_tensor_tensor", "tensor_copy_predicated", "select_reduce")
 _FULL_RATE_REDUCTIONS = ("add", "maximum", "max")
 _PLAIN_FUNCTIONS = ("copy", "identity", "None")
-
-
-@dataclass(frozen=True)
-class Machine:
-    """What costs depend on beside the instruction."""
-
-    hardware: Hardware
-    constants: Constants
 
 
 def cost(record: Record, machine: Machine) -> Cost:

@@ -4,10 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-TENSOR, VECTOR, SCALAR, GPSIMD, SYNC = range(5)
-"""Engines of a core, as the scheduler numbers them."""
+from common.hardware import Hardware
+from devicetime.constants import Constants
 
-ENGINE_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
+TENSOR, VECTOR, SCALAR, GPSIMD, SYNC, COLLECTIVE = range(6)
+"""Tracks of a core that issue instructions, as the scheduler numbers them; collectives have one of their own."""
+
+TRACK_NAMES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync", "Collectives")
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What costs depend on beside the instruction."""
+
+    hardware: Hardware
+    constants: Constants
 
 
 @dataclass(frozen=True)

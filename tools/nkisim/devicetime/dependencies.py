@@ -81,18 +81,10 @@ def _that_matter(operands: Operands) -> np.ndarray:
 
 def _physical(operands: Operands, partition: np.ndarray, byte: np.ndarray, used: np.ndarray) -> np.ndarray:
     """Per operand: partitions from and to, bytes from and to, period, width."""
-    at_partition, at_byte = partition[operands.allocation[used]], byte[operands.allocation[used]]
-    return np.stack(
-        [
-            operands.first_partition[used] + at_partition,
-            operands.last_partition[used] + at_partition,
-            operands.first_byte[used] + at_byte,
-            operands.last_byte[used] + at_byte,
-            operands.period_bytes[used],
-            operands.width_bytes[used],
-        ],
-        axis=1,
-    )
+    columns = np.stack([box[used] for box in operands.boxes], axis=1)
+    columns[:, 0:2] += partition[operands.allocation[used], None]
+    columns[:, 2:4] += byte[operands.allocation[used], None]
+    return columns
 
 
 def _buckets(operands: Operands, columns: np.ndarray, used: np.ndarray) -> tuple[np.ndarray, np.ndarray, int]:
@@ -100,16 +92,16 @@ def _buckets(operands: Operands, columns: np.ndarray, used: np.ndarray) -> tuple
     memory = operands.memory
     size = np.full(len(memory), BUCKET_BYTES)
     base = np.zeros(len(memory), np.int64)
-    rows = np.array([a.row_bytes for a in operands.allocations], np.int64)
     allocation = operands.allocation[used]
     reach = columns[memory[allocation] != HBM, 3].max(initial=0)
     on_chip = int(reach) // BUCKET_BYTES + 1
     base[memory == PSUM] = on_chip
     total = 2 * on_chip
-    for number in np.flatnonzero(memory == HBM):
-        size[number] = max(BUCKET_BYTES, -(-rows[number] // HBM_BUCKETS))
-        base[number] = total
-        total += int(rows[number]) // int(size[number]) + 1
+    in_hbm = memory == HBM
+    size[in_hbm] = np.maximum(BUCKET_BYTES, -(-operands.row_bytes[in_hbm] // HBM_BUCKETS))
+    counts = operands.row_bytes[in_hbm] // size[in_hbm] + 1
+    base[in_hbm] = total + np.cumsum(counts) - counts
+    total += int(counts.sum())
     first = base[allocation] + columns[:, 2] // size[allocation]
     last = base[allocation] + (columns[:, 3] - 1) // size[allocation]
     return first, last, total

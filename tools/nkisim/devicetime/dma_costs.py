@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from devicetime.compute_costs import Machine
-from devicetime.cost import GPSIMD, SYNC, Cost, Transfer
+from devicetime.cost import GPSIMD, SYNC, Cost, Machine, Transfer
 from nkisim.enums import dge_mode, dma_engine, engine
 from nkisim.record import Record, is_hbm
 from nkisim.storage import IndexedRegion, Region

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Hashable, Sequence
 
-from devicetime.compute_costs import Machine
+from devicetime.cost import COLLECTIVE, Cost, Machine
 from nkisim.collectives.joining import CollectiveDetail
 from nkisim.record import Record
 
@@ -43,8 +43,8 @@ def may_meet(op: str, detail: object) -> bool:
     return op in ("core_barrier", "sendrecv") or type(detail) is CollectiveDetail
 
 
-def collective_ns(record: Record, machine: Machine) -> float:
-    """Time of a collective once every rank has come: hops of a ring, and the bytes that go through a core's links."""
+def cost(record: Record, machine: Machine) -> Cost:
+    """Of a collective once every rank has come: hops of a ring, and the bytes that go through a core's links."""
     detail: CollectiveDetail = record.detail
     ranks = max((len(group) for group in detail.groups), default=1)
     steps, share = _ring(record.op, ranks)
@@ -52,7 +52,8 @@ def collective_ns(record: Record, machine: Machine) -> float:
         sum(region.size_bytes for region in record.reads), sum(region.size_bytes for region in record.writes), 0
     )
     constants = machine.constants
-    return steps * constants.collective_hop_ns + share * moved / constants.link_bytes_per_ns
+    hold = steps * constants.collective_hop_ns + share * moved / constants.link_bytes_per_ns
+    return Cost(COLLECTIVE, hold, hold)
 
 
 def _ring(op: str, ranks: int) -> tuple[int, float]:

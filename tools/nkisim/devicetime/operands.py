@@ -1,16 +1,16 @@
 """The operands of a core's records as arrays: which bytes of which memory each one touches.
 
-Views are many and their patterns few, so what needs Python happens once per pattern; the rest is numpy.
+Views are many and their layouts few, so what needs Python happens once per layout; the rest is numpy.
 """
 
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import chain
-from operator import attrgetter
-from typing import Any
+from itertools import chain, count
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,23 @@ _MEMORY = {
 }
 
 
+class Boxes(NamedTuple):
+    """Bytes in a memory: a range of partitions times a range of bytes, of which runs are touched.
+
+    Attributes:
+        first_partition, last_partition: the last one exclusive; 0 and 1 for HBM.
+        first_byte, last_byte: of each partition, the last one exclusive.
+        period_bytes, width_bytes: bytes touched are those with (byte - first) % period < width; period 0 means all.
+    """
+
+    first_partition: np.ndarray
+    last_partition: np.ndarray
+    first_byte: np.ndarray
+    last_byte: np.ndarray
+    period_bytes: np.ndarray
+    width_bytes: np.ndarray
+
+
 @dataclass(frozen=True)
 class Operands:
     """Parallel arrays, one entry per operand, in program order; of one record reads come before writes.
@@ -36,129 +53,116 @@ class Operands:
     Attributes:
         record: position of its record.
         is_write: bool.
-        region: index into `regions`.
         allocation: index into `allocations`, in order of first access.
-        pattern: number of its shape, strides, type and memory: operands of one pattern cost the same.
-        first_partition, last_partition: within the allocation, the last one exclusive; 0 and 1 for HBM.
-        first_byte, last_byte: of each partition, the last one exclusive.
-        period_bytes, width_bytes: bytes touched are those with (byte - first) % period < width; period 0 means all.
-        regions: every distinct view object.
-        allocations, memory: what they lie in.
+        pattern: number of its layout, type and memory: operands of one pattern cost the same.
+        boxes: where it lies within its allocation.
+        allocations, memory, row_bytes: what operands lie in, where that is, and its bytes per partition.
+        first_operand: per record, where its operands begin; one entry more at the end.
     """
 
     record: np.ndarray
     is_write: np.ndarray
-    region: np.ndarray
     allocation: np.ndarray
     pattern: np.ndarray
-    first_partition: np.ndarray
-    last_partition: np.ndarray
-    first_byte: np.ndarray
-    last_byte: np.ndarray
-    period_bytes: np.ndarray
-    width_bytes: np.ndarray
-    regions: list[Region]
-    allocations: list[Allocation]
+    boxes: Boxes
+    allocations: Sequence[Allocation]
     memory: np.ndarray
+    row_bytes: np.ndarray
+    first_operand: np.ndarray
 
 
-def index_objects(objects: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
-    """The number of each object among the distinct ones, by identity, and these in order of appearance."""
-    ids = list(map(id, objects))
-    distinct = dict(zip(ids, objects, strict=True))
-    numbers = dict(zip(distinct, range(len(distinct)), strict=True))
-    return np.fromiter(map(numbers.__getitem__, ids), np.int64, len(ids)), list(distinct.values())
+def number(values: Iterable[Any], length: int) -> tuple[np.ndarray, list[Any]]:
+    """The number of each of `length` values among the distinct ones, and these, in order of appearance."""
+    numbers: defaultdict[Any, int] = defaultdict(count().__next__)
+    found = np.fromiter(map(numbers.__getitem__, values), np.int64, length)
+    return found, list(numbers)
 
 
-def index_values(values: Iterable[Any]) -> tuple[np.ndarray, list[Any]]:
-    """The number of each value among the distinct ones, by equality, and these in order of appearance."""
-    values = list(values)
-    numbers: dict[Any, int] = dict.fromkeys(values, 0)
-    numbers.update(zip(numbers, range(len(numbers)), strict=True))
-    return np.fromiter(map(numbers.__getitem__, values), np.int64, len(values)), list(numbers)
+def number_objects(objects: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
+    """As `number`, by identity."""
+    ids = np.fromiter(map(id, objects), np.int64, len(objects))
+    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    rank = np.empty(len(order), np.int64)
+    rank[order] = np.arange(len(order))
+    return rank[inverse], [objects[n] for n in first[order].tolist()]
 
 
 def gather(stream: Sequence[Record]) -> Operands:
-    """The operands of a stream. An index tile counts as an operand that is read."""
+    """The operands of a stream. An index tile counts as an operand that is read; a barrier writes what it reads."""
+    ops, _, writes, reads, *_ = zip(*stream, strict=True)
+    if "core_barrier" in ops:
+        writes = tuple(r if op == "core_barrier" else w for op, w, r in zip(ops, writes, reads, strict=True))
+    objects: list[Region] = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
+    if IndexedRegion in set(map(type, objects)):
+        reads = tuple(map(_with_index_tiles, reads, writes))
+        objects = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
     records = len(stream)
-    reads = list(map(attrgetter("reads"), stream))
-    writes = [r.reads if r.op == "core_barrier" else r.writes for r in stream]  # a barrier orders what comes before it
-    objects = [*chain.from_iterable(reads), *chain.from_iterable(writes)]
-    counts = [np.fromiter(map(len, each), np.int64, records) for each in (reads, writes)]
-    record = np.concatenate([np.repeat(np.arange(records), each) for each in counts])
-    is_write = np.repeat(np.array([False, True]), [int(each.sum()) for each in counts])
-    record, is_write, objects = _with_index_tiles(record, is_write, objects)
-    order = np.argsort(record, kind="stable")
-    region, regions = index_objects(objects)
-    return _located(record[order], is_write[order], region[order], regions)
+    read_counts = np.fromiter(map(len, reads), np.int64, records)
+    counts = read_counts + np.fromiter(map(len, writes), np.int64, records)
+    first = np.concatenate([[0], np.cumsum(counts)])
+    record = np.repeat(np.arange(records), counts)
+    is_write = np.arange(len(objects)) - first[record] >= read_counts[record]
+    return _located(record, is_write, objects, first)
 
 
-def _with_index_tiles(
-    record: np.ndarray, is_write: np.ndarray, objects: list[Region]
-) -> tuple[np.ndarray, np.ndarray, list[Region]]:
-    indexed = [
-        (int(record[n]), r.chosen_by)
-        for n, r in enumerate(objects)
-        if type(r) is IndexedRegion and r.chosen_by is not None
-    ]
-    if not indexed:
-        return record, is_write, objects
-    owners, tiles = zip(*indexed, strict=True)
-    return (
-        np.concatenate([np.array(owners), record]),
-        np.concatenate([np.zeros(len(tiles), bool), is_write]),
-        [*tiles, *objects],
+def _with_index_tiles(reads: tuple[Region, ...], writes: tuple[Region, ...]) -> tuple[Region, ...]:
+    tiles = [r.chosen_by for r in (*reads, *writes) if type(r) is IndexedRegion and r.chosen_by is not None]
+    return (*reads, *tiles) if tiles else reads
+
+
+def _located(record: np.ndarray, is_write: np.ndarray, objects: list[Region], first: np.ndarray) -> Operands:
+    region, regions = number_objects(objects)
+    if not regions:
+        none = np.zeros(0, np.int64)
+        return Operands(record, is_write, none, none, Boxes(*[none] * 6), (), none, none, first)
+    allocation_of, dtypes, offsets, shapes, strides = zip(*regions, strict=True)
+    allocation, allocations = number_objects(allocation_of)
+    _, _, buffers, _, _, partitions, rows, _, _ = zip(*allocations, strict=True)
+    memory = np.fromiter(map(_MEMORY.__getitem__, buffers), np.int64, len(allocations))
+    row_bytes = np.array(rows, np.int64)
+    indexed = np.fromiter((type(r) is IndexedRegion for r in regions), bool, len(regions))
+    kind, dtype_numbers = map(id, dtypes), {id(d): d for d in dtypes}
+    layout, layouts = number(zip(shapes, strides, kind, indexed.tolist(), strict=True), len(regions))
+    on_chip = memory[allocation] != HBM
+    extents = np.array([_extents(shape, stride, dtype_numbers[d].itemsize) for shape, stride, d, _ in layouts])
+    pick = layout * 2 + on_chip
+    size, count_, step, span, period, width = extents.reshape(-1, 6)[pick].T
+    start = np.array(offsets, np.int64) * size
+    row = row_bytes[allocation]
+    first_partition = np.where(on_chip, start // row, 0)
+    first_byte = start - first_partition * row
+    boxes = Boxes(
+        first_partition,
+        np.where(on_chip, first_partition + (count_ - 1) * (step // row) + 1, 1),
+        first_byte,
+        first_byte + span,
+        period,
+        width,
+    )
+    if indexed.any():
+        boxes = _anywhere(boxes, indexed, np.array(partitions)[allocation], row)
+    pattern = layout * 3 + memory[allocation]
+    in_operands = Boxes(*[box[region] for box in boxes])
+    return Operands(
+        record, is_write, allocation[region], pattern[region], in_operands, allocations, memory, row_bytes, first
     )
 
 
-def _located(record: np.ndarray, is_write: np.ndarray, region: np.ndarray, regions: list[Region]) -> Operands:
-    if not regions:
-        none = np.zeros(0, np.int64)
-        return Operands(none, none > 0, *[none] * 9, [], [], none)
-    allocation_of, dtypes, offsets, shapes, strides = zip(*regions, strict=True)
-    allocation, allocations = index_objects(allocation_of)
-    layout, layouts = index_values(zip(shapes, strides, dtypes, map(type, regions), strict=True))
-    memory = np.array([_MEMORY[a.buffer] for a in allocations])
-    row_bytes = np.array([a.row_bytes for a in allocations])
-    partitions = np.array([a.partitions for a in allocations])
-    on_chip = memory[allocation] != HBM
-    shape_of = np.array([_extents(*each) for each in layouts])
-    shape_in_hbm = np.array([_flat_extents(*each) for each in layouts])
-    count, partition_bytes, span, period, width, size = shape_of[layout].T
-    flat_span, flat_period, flat_width = shape_in_hbm[layout].T
-    start = np.array(offsets) * size
-    row = row_bytes[allocation]
-    first_partition = np.where(on_chip, start // row, 0)
-    first_byte = np.where(on_chip, start % row, start)
-    steps = np.where(count > 1, partition_bytes // row, 0)
-    boxes = [
-        first_partition,
-        np.where(on_chip, first_partition + (count - 1) * steps + 1, 1),
-        first_byte,
-        first_byte + np.where(on_chip, span, flat_span),
-        np.where(on_chip, period, flat_period),
-        np.where(on_chip, width, flat_width),
-    ]
-    anywhere = np.fromiter((type(r) is IndexedRegion for r in regions), bool, len(regions))
-    if anywhere.any():
-        whole = [0, partitions[allocation], 0, row, 0, 0]
-        boxes = [np.where(anywhere, value, box) for box, value in zip(boxes, whole, strict=True)]
-    pattern = np.unique(layout * 4 + memory[allocation], return_inverse=True)[1]
-    per_region = [allocation, pattern, *boxes]
-    return Operands(record, is_write, region, *[each[region] for each in per_region], regions, allocations, memory)
+def _anywhere(boxes: Boxes, indexed: np.ndarray, partitions: np.ndarray, row: np.ndarray) -> Boxes:
+    """Operands with a dynamic index may touch all of their allocation."""
+    zero = np.zeros(len(row), np.int64)
+    whole = (zero, partitions, zero, row, zero, row)
+    return Boxes(*[np.where(indexed, value, box) for value, box in zip(whole, boxes, strict=True)])
 
 
-def _extents(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, _: type) -> tuple[int, ...]:
-    """(partitions, bytes between them, span, period and width in a partition, element size) of an on-chip view."""
-    size = dtype.itemsize
+def _extents(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> list[tuple[int, ...]]:
+    """(element size, partitions, bytes between them, span, period, width) of a layout in HBM, then on-chip."""
+    in_hbm = (size, 1, 0, *_runs(shape, strides, size))
     if not shape:
-        return (1, 0, size, 0, size, size)
-    return (shape[0], strides[0] * size, *_runs(shape[1:], strides[1:], size), size)
-
-
-def _flat_extents(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any, _: type) -> tuple[int, int, int]:
-    """(span, period, width) in bytes of a view of HBM."""
-    return _runs(shape, strides, dtype.itemsize)
+        return [in_hbm, (size, 1, 0, size, 0, size)]
+    step = strides[0] * size if shape[0] > 1 else 0
+    return [in_hbm, (size, shape[0], step, *_runs(shape[1:], strides[1:], size))]
 
 
 def _runs(shape: tuple[int, ...], strides: tuple[int, ...], size: int) -> tuple[int, int, int]:
