@@ -15,9 +15,9 @@ from models.checkpoints import CheckpointError
 from models.wan22 import convert
 from models.wan22.config import read_config
 from models.wan22.conversion import convert_checkpoint, open_wan
-from models.wan22.oracle import write_checkpoint
 from models.wan22.packing import packed_tensors
 from models.wan22.projections import FFN_UP, choose_precisions
+from models.wan22.random_checkpoint import write_checkpoint
 
 
 @pytest.fixture(scope="session")
@@ -154,6 +154,7 @@ MEASURED = """
 import sys
 from pathlib import Path
 from models.wan22.conversion import convert_checkpoint
+from models.wan22.random_checkpoint import write_checkpoint
 def peak():
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
@@ -165,8 +166,7 @@ print(before, peak())
 
 def test_memory(tmp_path):
     """A checkpoint of 400 MB in tensors of up to 13 MB, one after the other."""
-    sizes = {"heads": 8, "layers": 12, "ffn_dim": 4096, "text_dim": 64, "freq_dim": 64}
-    write_checkpoint(tmp_path / "transformer", shard_size="200MB", **sizes)
+    write_checkpoint(tmp_path / "transformer", heads=8, layers=12, shard_size="200MB", ffn_dim=4096, freq_dim=64)
     stored = sum(file.stat().st_size for file in (tmp_path / "transformer").glob("*.safetensors"))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", MEASURED, str(tmp_path / "transformer"), str(tmp_path / "out")]

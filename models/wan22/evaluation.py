@@ -10,8 +10,9 @@ import torch
 
 from models.wan22.block import Block
 from models.wan22.compare import Error, compare
+from models.wan22.config import HEAD_DIM
 from models.wan22.model import WanDiT
-from models.wan22.oracle import HEAD_DIM, Inputs, Intermediates, Recorder
+from models.wan22.oracle import Inputs, Intermediates, Recorder
 from models.wan22.projecting import project, project_heads
 from models.wan22.projections import CROSS_OUT, CROSS_Q, FFN_DOWN, FFN_UP, SELF_OUT
 

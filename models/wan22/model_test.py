@@ -14,8 +14,9 @@ from models.wan22.compare import compare
 from models.wan22.conversion import convert_checkpoint, open_wan
 from models.wan22.evaluation import evaluate
 from models.wan22.model import WanDiT
-from models.wan22.oracle import Recorder, random_inputs, run_oracle, write_checkpoint
+from models.wan22.oracle import Recorder, random_inputs, run_oracle
 from models.wan22.projections import CROSS_K, CROSS_V, FFN_DOWN, SELF_QKV, Precision, all_bf16
+from models.wan22.random_checkpoint import write_checkpoint
 
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "t2v": ({"outliers": True}, {"batch": 2}),

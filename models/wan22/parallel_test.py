@@ -12,8 +12,9 @@ from models.wan22.compare import compare
 from models.wan22.conversion import convert_checkpoint
 from models.wan22.mesh import Mesh
 from models.wan22.model import WanDiT
-from models.wan22.oracle import random_inputs, write_checkpoint
+from models.wan22.oracle import random_inputs
 from models.wan22.projections import FFN_UP, SELF_QKV
+from models.wan22.random_checkpoint import write_checkpoint
 from models.wan22.ranks import LocalRanks
 
 BF16_ROUNDING = 2.0**-8
