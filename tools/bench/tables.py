@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 from rich.console import Console, RenderableType
 from rich.table import Table
@@ -15,7 +15,7 @@ WIDTH = 120
 """Columns of text where stdout is no terminal."""
 
 
-def show(renderables: Iterator[RenderableType], width: int = WIDTH) -> None:
+def show(renderables: Iterable[RenderableType], width: int = WIDTH) -> None:
     """Prints to stdout with empty lines between them.
 
     Args:

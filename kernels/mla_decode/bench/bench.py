@@ -1,7 +1,8 @@
 """Plans, simulates and checks MLA decode steps at DeepSeek-V3.2's sizes.
 
-Prints, for each shape, the plan, the HBM bytes by purpose against the unavoidable minimum, the instructions by engine,
-and the error against an fp64 reference. Everything is simulated; no Trainium is used.
+Prints, for each shape, the plan, the HBM bytes by purpose against the unavoidable minimum, the predicted time against
+its limit and the seed's other schedules, the instructions by engine, and the error against an fp64 reference.
+Everything is simulated; no Trainium is used.
 """
 
 from __future__ import annotations
@@ -14,16 +15,18 @@ from collections.abc import Sequence
 from typing import Any
 
 from common import hardware
-from kernels.mla_decode.bench import shapes, tables
+from kernels.mla_decode.bench import shapes, tables, time_report
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
 from kernels.mla_decode.config import Schedule
+from tools.bench import comparison, predicted, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, require_stdout
-from tools.bench.files import caller_path, require_writable, whole_file
+from tools.bench.files import caller_path, whole_file
 from tools.bench.progress import progress
 from tools.bench.tables import show
 
 OK, OUT_OF_TOLERANCE = 0, 1
+KERNEL = "mla_decode"
 DEFAULT_SUITE = "production"
 WIDTH = 130
 """Columns of the tables where stdout is no terminal."""
@@ -33,8 +36,10 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/mla_decode:bench -- --suite batch --no-numerics
   bazel run //kernels/mla_decode:bench -- --suite tp --dma-chunks 1 --json tp.json
   bazel run //kernels/mla_decode:bench -- --ablate head_major --ablate latent_bands
+  bazel run //kernels/mla_decode:bench -- --report step.html --trace step.json --compare last_week.json
 
-exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage or input
+exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not or is slower than before,
+{BAD_INPUT} bad usage, input or output
 """
 
 
@@ -47,8 +52,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.list:
             show(tables.suites(shapes.SUITES), WIDTH)
             return OK
-        if options.json:
-            require_writable(caller_path(options.json))
         return _bench(options)
     except ValueError as error:
         parser.error(str(error))
@@ -59,9 +62,11 @@ def _bench(options: argparse.Namespace) -> int:
     schedule = Schedule(**dict.fromkeys(options.ablate or (), True))
     chosen = [
         shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule)
-        for case in shapes.SUITES[options.suite]
+        for case in time_files.chosen_cases(options, shapes.SUITES[options.suite])
     ]
     plans = [case.plan for case in chosen]
+    files = time_files.from_options(options, [(planned.hardware.name, planned.dims.cores) for planned in plans])
+    before = comparison.from_options(options, KERNEL)
     results = []
     with progress(len(chosen)) as announce:
         for case, planned in zip(chosen, plans, strict=True):
@@ -70,14 +75,19 @@ def _bench(options: argparse.Namespace) -> int:
     if options.json:
         with whole_file(caller_path(options.json)) as partial:
             partial.write_text(json.dumps(_document(results), indent=2, allow_nan=False) + "\n")
-    show(tables.results(results), WIDTH)
-    return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
+    times = [result.predicted for result in results]
+    files.write([time_report.report(result) for result in results], [one.point for one in times])
+    now = {one.point.name: one.ns for one in times}
+    show([*tables.results(results), *comparison.tables(before, now)], WIDTH)
+    accepted = all(result.values is None or result.values.accepted for result in results)
+    return OK if accepted and not comparison.slower(before, now) else OUT_OF_TOLERANCE
 
 
 def _document(results: Sequence[Result]) -> dict[str, Any]:
     """Sizes in bytes; null where no values were computed."""
     return {
-        "kernel": "mla_decode",
+        "version": comparison.VERSION,
+        "kernel": KERNEL,
         "simulated": True,
         "shapes": [
             {
@@ -89,6 +99,7 @@ def _document(results: Sequence[Result]) -> dict[str, Any]:
                 "sbuf_used_bytes": result.plan.sbuf.peak_bytes,
                 "hbm_bytes": as_dict(result.measured.hbm),
                 "minimum_hbm_bytes": as_dict(result.plan.minimum),
+                "predicted": predicted.as_dict(result.predicted),
                 "instructions": dict(result.measured.instructions),
                 "values": _values(result),
             }
@@ -120,6 +131,7 @@ def _parser() -> OneLineParser:
     )
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
+    time_files.add_options(parser)
     return parser
 
 

@@ -61,6 +61,35 @@ def test_a_suite_brings_its_target(capsys, tmp_path, monkeypatch):
     assert found["hbm_bytes"]["keys"] == 2 * 128 * (128 + 4 + 128) + 2 * 2 * 192 * 2
 
 
+def test_predicted_times_are_printed_written_and_compared(capsys, tmp_path):
+    out = tmp_path / "out.json"
+    assert bench.main(["--no-numerics", "--json", str(out)]) == 0
+    printed = capsys.readouterr().out
+    document = json.loads(out.read_text())
+    for shape in document["shapes"]:
+        row = next(line for line in printed.split("predicted time\n")[1].splitlines() if line.startswith(shape["name"]))
+        assert f"{shape['predicted']['ns'] / 1e3:,.1f}" in row
+        assert set(shape["predicted"]["others_ns"]) == set(shapes.BASELINES)
+    assert bench.main(["--no-numerics", "--compare", str(out)]) == 0
+    assert "compared with before" in capsys.readouterr().out
+    document["shapes"][0]["predicted"]["ns"] /= 2
+    out.write_text(json.dumps(document))
+    assert bench.main(["--no-numerics", "--compare", str(out)]) == 1
+    assert "SLOWER" in capsys.readouterr().out
+
+
+def test_one_case_as_trace_and_report(tmp_path):
+    names = {option: tmp_path / option for option in ("trace", "report", "occupancy", "roofline")}
+    files = [word for option, path in names.items() for word in (f"--{option}", str(path))]
+    assert bench.main(["--no-numerics", "--case", "small_layer", *files]) == 0
+    lines = {
+        event["args"]["line"] for event in json.loads(names["trace"].read_text())["traceEvents"] if event["ph"] == "X"
+    }
+    assert any(line.startswith("kernels/mla_decode/front_fold.py:") for line in lines)
+    assert "mla_decode, small_layer" in names["report"].read_text()
+    assert len(list(tmp_path.iterdir())) == 4
+
+
 def test_list(capsys):
     assert bench.main(["--list"]) == 0
     out = capsys.readouterr().out
@@ -76,6 +105,10 @@ def test_list(capsys):
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
         (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
         (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),
+        (["--trace", "x"], "--trace shows one shape, and there are 2; accepted: one, chosen with --case"),
+        (["--case", "large"], "--case is 'large'; accepted: small, small_layer"),
+        (["--compare", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
+        (["--compare", "/dev/null"], "/dev/null is no JSON file"),
         (["--json", "/no/such/folder/x"], "/no/such/folder/x: there is no folder /no/such/folder"),
     ],
 )

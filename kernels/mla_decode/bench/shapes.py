@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 
+from devicetime.timeline import Timeline
 from kernels.mla_decode import cases, compare, front_cases, reference, run
 from kernels.mla_decode.bench import measure
 from kernels.mla_decode.bench.measure import Measurement
@@ -14,6 +15,8 @@ from kernels.mla_decode.cases import Case
 from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.front_cases import FrontCase
 from kernels.mla_decode.plan import Plan
+from tools.bench import predicted
+from tools.bench.predicted import Predicted
 
 SUITES: dict[str, tuple[Case | FrontCase, ...]] = {
     "production": cases.PRODUCTION,
@@ -26,6 +29,14 @@ SUITES: dict[str, tuple[Case | FrontCase, ...]] = {
 
 VALUES_LIMIT = 2**16
 """Selected keys of a step up to which values are computed: twice the production shape's, a few seconds."""
+
+BASELINES = {
+    "head-major": Schedule(head_major=True),
+    "bands": Schedule(head_major=True, latent_bands=True),
+    "token tails": Schedule(per_token_tails=True),
+    "late sums": Schedule(late_weighted_sum=True),
+}
+"""The schedules that the seed measured against its own, by the name that tables and JSON give them."""
 
 REPEATS = 3
 """Runs of which the shortest counts as host time."""
@@ -58,11 +69,20 @@ class Values:
 
 @dataclass(frozen=True)
 class Result:
-    """What was measured: `values` is None where none were computed."""
+    """What was measured.
+
+    Attributes:
+        measured: the simulated run, without values.
+        timeline: when its instructions would run.
+        predicted: its time, and that of the seed's other schedules.
+        values: None where none were computed.
+    """
 
     name: str
     plan: Plan
     measured: Measurement
+    timeline: Timeline
+    predicted: Predicted
     values: Values | None
 
 
@@ -96,7 +116,18 @@ def bench(case: Case | FrontCase, planned: Plan, *, values: bool) -> Result:
     made = None
     if values and small:
         made = _layer_values(case) if isinstance(case, FrontCase) else _values(case)
-    return Result(case.name, planned, measured, made)
+    timeline = predicted.timeline(measured.cores, planned.hardware)
+    times = predicted.of(case.name, timeline, {name: _baseline_ns(case, other) for name, other in BASELINES.items()})
+    return Result(case.name, planned, measured, timeline, times, made)
+
+
+def _baseline_ns(case: Case | FrontCase, schedule: Schedule) -> float | None:
+    """Predicted time under another schedule; None where the sizes do not go with it."""
+    try:
+        planned = adapted(case, None, None, None, None, schedule).plan
+    except ValueError:
+        return None
+    return predicted.timeline(measure.run_without_values(planned).cores, planned.hardware).total_ns
 
 
 def _values(case: Case) -> Values:

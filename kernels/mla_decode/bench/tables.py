@@ -12,6 +12,7 @@ from kernels.mla_decode.bench.shapes import Result
 from kernels.mla_decode.cases import Case
 from kernels.mla_decode.compare import MAX_OF_ROUNDED
 from kernels.mla_decode.front_cases import FrontCase
+from tools.bench import predicted
 from tools.bench.tables import new_table, note
 
 KIB, MIB = 2**10, 2**20
@@ -33,7 +34,7 @@ def suites(members_by_name: Mapping[str, Sequence[Case | FrontCase]]) -> Iterato
 
 
 def results(found: Sequence[Result]) -> Iterator[RenderableType]:
-    """Plan, HBM traffic, instructions and errors, one row per shape each."""
+    """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(found)
     yield note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
     yield _traffic(found)
@@ -41,6 +42,8 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
         "MiB between HBM and all cores, read off the simulated instruction stream; skipped slots count as read. "
         "Minimum: each selected row, weight, table entry, input and result once."
     )
+    yield predicted.table([result.predicted for result in found])
+    yield note(f"{predicted.NOTE} Others: schedules that the seed measured against this one.")
     yield _instructions(found)
     yield note("Instructions issued in the simulated run.")
     if any(result.values for result in found):
@@ -48,7 +51,7 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
         yield note(
             "Relative RMS against the fp64 reference, random operands. Rounded: a torch implementation with the "
             f"kernel's rounding points, of which a bf16 kernel's error may be {MAX_OF_ROUNDED} times. Host: seconds "
-            "of this machine, simulated kernel and torch fp32 reference. No device time: there is no model of it yet."
+            "of this machine, simulated kernel and torch fp32 reference."
         )
 
 

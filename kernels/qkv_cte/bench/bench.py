@@ -1,7 +1,8 @@
 """Plans, simulates and checks the projections of Wan2.2, or a shape or checkpoint layer of one's own.
 
 Prints, for each shape, the plan, the HBM bytes against the unavoidable minimum and two upstream schedules, the
-instructions by engine, and the error against an fp64 reference. Everything is simulated; no Trainium is used.
+predicted time against its limit and theirs, the instructions by engine, and the error against an fp64 reference.
+Everything is simulated; no Trainium is used.
 """
 
 from __future__ import annotations
@@ -15,14 +16,16 @@ from collections.abc import Sequence
 from common.hardware import Hardware
 from kernels.qkv_cte import arguments as kernel_arguments
 from kernels.qkv_cte import cases
-from kernels.qkv_cte.bench import json_document, layer, shapes, tables
+from kernels.qkv_cte.bench import json_document, layer, shapes, tables, time_report
 from kernels.qkv_cte.bench.checkpoint import read_layer
+from tools.bench import comparison, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
 from tools.bench.files import caller_path, require_apart, require_writable, whole_file
 from tools.bench.progress import progress
 from tools.bench.tables import show
 
 OK, OUT_OF_TOLERANCE = 0, 1
+KERNEL = "qkv_cte"
 DEFAULT_SUITE, DEFAULT_LNC, DEFAULT_TARGET = "wan22", 2, "trn3"
 
 _EXAMPLES = f"""examples:
@@ -30,8 +33,11 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench -- --suite corners --json corners.json
   bazel run //kernels/qkv_cte:bench -- --shape 1,4726,5120,3840 --lnc 1 --no-numerics
   bazel run //kernels/qkv_cte:bench -- --checkpoint wan_layer.safetensors --layer 0
+  bazel run //kernels/qkv_cte:bench -- --case self_tp4 --report self_tp4.html --trace self_tp4.json
+  bazel run //kernels/qkv_cte:bench -- --compare last_week.json
 
-exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not, {BAD_INPUT} bad usage, input or output
+exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not or is slower than before,
+{BAD_INPUT} bad usage, input or output
 """
 
 
@@ -48,8 +54,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = kernel_arguments.require_target(
             DEFAULT_TARGET if options.target is None else options.target, options.lnc or DEFAULT_LNC
         )
-        if options.json:
-            require_writable(caller_path(options.json))
         return _bench_layer(options, target) if options.checkpoint else _bench_shapes(options, target)
     except ValueError as error:
         parser.error(str(error))
@@ -57,6 +61,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
     chosen = _cases(options)
+    files = time_files.from_options(options, [(target.name, case.lnc) for case in chosen])
+    before = comparison.from_options(options, KERNEL)
     results = []
     with progress(1 + len(chosen)) as announce:
         announce("planning")
@@ -65,13 +71,18 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
             announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens{values}")
             results.append(shapes.run(shape))
     _write_json(options, json_document.document(target.name, results, []))
-    show(tables.shapes(results))
-    return OK if all(result.values is None or result.values.accepted for result in results) else OUT_OF_TOLERANCE
+    times = [result.predicted for result in results]
+    files.write([time_report.report(result) for result in results], [one.point for one in times])
+    now = {one.point.name: one.ns for one in times}
+    show([*tables.shapes(results), *comparison.tables(before, now)])
+    accepted = all(result.values is None or result.values.accepted for result in results)
+    return OK if accepted and not comparison.slower(before, now) else OUT_OF_TOLERANCE
 
 
 def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
     path = caller_path(options.checkpoint)
     if options.json:
+        require_writable(caller_path(options.json))
         require_apart(caller_path(options.json), path)
     with progress(2) as announce:
         announce(f"reading layer {options.layer} of {path}")
@@ -91,7 +102,7 @@ def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
 def _cases(options: argparse.Namespace) -> list[cases.Case]:
     if options.shape:
         return [shapes.own_case(sizes, options.lnc or DEFAULT_LNC) for sizes in options.shape]
-    members = cases.suite(options.suite or DEFAULT_SUITE)
+    members = time_files.chosen_cases(options, cases.suite(options.suite or DEFAULT_SUITE))
     return [case if options.lnc is None else dataclasses.replace(case, lnc=options.lnc) for case in members]
 
 
@@ -105,9 +116,14 @@ def _require_one_subject(parser: argparse.ArgumentParser, options: argparse.Name
     subjects = [name for name in ("list", "suite", "shape", "checkpoint") if getattr(options, name)]
     if len(subjects) > 1:
         parser.error(f"--{subjects[0]} and --{subjects[1]} exclude each other")
-    for name, flag in (("lnc", "lnc"), ("target", "target"), ("numerics", "no-numerics"), ("json", "json")):
+    for name in ("lnc", "target", "numerics", "json", *time_files.OPTIONS):
         if options.list and getattr(options, name) != parser.get_default(name):
-            parser.error(f"--list and --{flag} exclude each other")
+            parser.error(f"--list and --{'no-' * (name == 'numerics')}{name} exclude each other")
+    for name in time_files.OPTIONS:
+        if options.checkpoint and getattr(options, name):
+            parser.error(f"--checkpoint and --{name} exclude each other")
+    if options.shape and options.case:
+        parser.error("--shape and --case exclude each other")
     if bool(options.checkpoint) != (options.layer is not None):
         parser.error("--checkpoint and --layer belong together")
     if options.checkpoint and not options.numerics:
@@ -129,6 +145,7 @@ def _parser() -> OneLineParser:
     parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
+    time_files.add_options(parser)
     return parser
 
 

@@ -150,7 +150,34 @@ def test_without_values_none_are_shown(capsys):
     assert bench.main(["--shape", "1,4,128,128", "--shape", "2,3,128,8", "--lnc", "1", "--no-numerics"]) == 0
     out = capsys.readouterr().out
     assert "\nvalues\n" not in out
-    assert out.count("2,3,128,8") == 3
+    assert out.count("2,3,128,8") == 4
+
+
+def test_predicted_times_are_compared_with_an_earlier_run(capsys, tmp_path):
+    old = tmp_path / "old.json"
+    asked = ["--shape", "1,4,128,128", "--no-numerics"]
+    assert bench.main([*asked, "--json", str(old)]) == 0
+    assert "compared" not in capsys.readouterr().out
+    document = json.loads(old.read_text())
+    predicted = document["shapes"][0]["predicted"]
+    assert predicted["ns"] > 0
+    assert set(predicted["others_ns"]) == {"pinned", "chunked"}
+    assert bench.main([*asked, "--compare", str(old)]) == 0
+    predicted["ns"] /= 2
+    old.write_text(json.dumps(document))
+    assert bench.main([*asked, "--compare", str(old)]) == 1
+    assert "SLOWER" in capsys.readouterr().out
+
+
+def test_one_case_as_trace_and_report(tmp_path):
+    names = {option: tmp_path / option for option in ("trace", "report", "occupancy", "roofline")}
+    files = [word for option, path in names.items() for word in (f"--{option}", str(path))]
+    assert bench.main(["--suite", "corners", "--case", "batch_2", "--no-numerics", *files]) == 0
+    events = json.loads(names["trace"].read_text())["traceEvents"]
+    lines = {event["args"]["line"] for event in events if event["ph"] == "X"}
+    assert any(line.startswith("kernels/qkv_cte/matmul.py:") for line in lines)
+    assert "qkv_cte, batch_2" in names["report"].read_text()
+    assert len(list(tmp_path.iterdir())) == 4
 
 
 def test_a_whole_suite(capsys):
@@ -191,6 +218,13 @@ def test_help_has_examples(capsys):
         (["--list", "--json", "x"], "--list and --json exclude each other"),
         (["--json", ""], "argument --json: ''; accepted: the name of a file"),
         (["--checkpoint", "", "--layer", "0"], "argument --checkpoint: ''; accepted: the name of a file"),
+        (["--list", "--trace", "x"], "--list and --trace exclude each other"),
+        (["--checkpoint", "x", "--layer", "0", "--report", "y"], "--checkpoint and --report exclude each other"),
+        (["--shape", "1,4,128,128", "--case", "self_tp4"], "--shape and --case exclude each other"),
+        (["--case", "none"], "--case is 'none'; accepted: self_tp4, "),
+        (["--trace", "x"], "--trace shows one shape, and there are 5; accepted: one, chosen with --case"),
+        (["--suite", "corners", "--roofline", "x"], "--roofline shows one target and number of cores"),
+        (["--compare", "absent"], "absent cannot be read: No such file or directory"),
         (["--json", "n" * 300], "cannot be written: File name too long"),
         (
             ["--shape", "1,131074,128,128"],

@@ -11,16 +11,14 @@ from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
 from kernels.qkv_cte.bench.shapes import ShapeResult, Values
 from kernels.qkv_cte.compare import MAX_ULPS
 from kernels.qkv_cte.plan import HbmBytes, Plan
-
-VERSION = 1
-"""Of this format."""
+from tools.bench import comparison, predicted
 
 
 def document(target: str, shapes: Sequence[ShapeResult], projections: Sequence[ProjectionResult]) -> dict[str, Any]:
     """Everything that a bench run measured."""
     measured: dict[str, Any] = _without_nonfinite(
         {
-            "version": VERSION,
+            "version": comparison.VERSION,
             "kernel": "qkv_cte",
             "target": target,
             "simulated": True,
@@ -56,6 +54,7 @@ def _shape(result: ShapeResult) -> dict[str, Any]:
             name: None if calls is None else [_plan(call) | {"width": call.dims.width} for call in calls]
             for name, calls in shape.baselines.items()
         },
+        "predicted": predicted.as_dict(result.predicted),
         "instructions": dict(result.measured.instructions),
         "values": None if result.values is None else _values(result.values),
     }

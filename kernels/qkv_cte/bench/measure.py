@@ -16,6 +16,7 @@ from kernels.qkv_cte.cases import Operands
 from kernels.qkv_cte.dims import Dims
 from kernels.qkv_cte.kernel import row_mx_projection
 from kernels.qkv_cte.plan import HbmBytes, Plan
+from nkisim.execution import CoreReport
 from nkisim.record import Record, count_by_engine, hbm_traffic
 
 _BIAS_DTYPES = {2: torch.bfloat16, 4: torch.float32}
@@ -39,12 +40,14 @@ class Measurement:
         instructions: instructions issued, by engine.
         host_seconds: how long this machine took to simulate it; not a device time.
         output: [B, S, I] bfloat16, None where no values were computed.
+        cores: the simulator's reports.
     """
 
     hbm: HbmBytes
     instructions: Counter[str]
     host_seconds: float
     output: torch.Tensor | None
+    cores: tuple[CoreReport, ...]
 
 
 def without_values(dims: Dims) -> Operands:
@@ -78,7 +81,8 @@ def run(plan: Plan, operands: Operands | None = None) -> Measurement:
     for stream in streams:
         for engine, calls in count_by_engine(stream).items():
             instructions[engine] += calls.total()
-    return Measurement(add_hbm(_hbm_bytes(stream) for stream in streams), instructions, host_seconds, finished.outputs)
+    hbm = add_hbm(_hbm_bytes(stream) for stream in streams)
+    return Measurement(hbm, instructions, host_seconds, finished.outputs, finished.cores)
 
 
 def add_hbm(parts: Iterable[HbmBytes]) -> HbmBytes:

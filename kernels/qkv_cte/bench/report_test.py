@@ -89,7 +89,7 @@ def test_out_of_tolerance(errors):
 
 def test_json_survives_a_round_trip_and_adds_up(wan22, with_values):
     document = json.loads(json.dumps(json_document.document("trn3", [*wan22, with_values], [])))
-    assert document["version"] == 1
+    assert document["version"] == 2
     assert document["simulated"] is True
     assert document["target"] == "trn3"
     for entry, result in zip(document["shapes"], [*wan22, with_values], strict=True):

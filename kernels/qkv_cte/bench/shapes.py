@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from common import schedule
 from common.budget import BudgetError
 from common.hardware import Hardware
+from devicetime.timeline import Timeline
 from kernels.qkv_cte import cases, compare, plan
 from kernels.qkv_cte.bench import measure
 from kernels.qkv_cte.bench.baselines import BASELINES
@@ -17,6 +18,8 @@ from kernels.qkv_cte.bench.measure import Measurement
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.compare import Errors
 from kernels.qkv_cte.plan import HbmBytes, Plan
+from tools.bench import predicted
+from tools.bench.predicted import Predicted
 
 VALUES_LIMIT = 2**34
 """Multiply-adds up to which all values of a shape are computed; about three seconds of two cores."""
@@ -65,12 +68,16 @@ class ShapeResult:
     Attributes:
         shape: what ran.
         measured: the whole shape's simulated run, without values.
+        timeline: when its instructions would run.
+        predicted: its time, and the baselines'; sub-calls of a baseline run one after the other.
         baseline_hbm: measured bytes of each baseline by its name, None where it does not fit.
         values: None where none were computed.
     """
 
     shape: Shape
     measured: Measurement
+    timeline: Timeline
+    predicted: Predicted
     baseline_hbm: dict[str, HbmBytes | None]
     values: Values | None
 
@@ -107,12 +114,20 @@ def prepare(case: Case, hardware: Hardware, *, values: bool) -> Shape:
 
 def run(shape: Shape) -> ShapeResult:
     """Simulates the shape and its baselines without values, then values where the shape asks for them."""
-    baseline_hbm = {
-        name: None if calls is None else measure.add_hbm(measure.run(call).hbm for call in calls)
-        for name, calls in shape.baselines.items()
-    }
-    values = None if shape.values is None else _values(shape.values, shape.plan.hardware)
-    return ShapeResult(shape, measure.run(shape.plan), baseline_hbm, values)
+    hardware = shape.plan.hardware
+    baseline_hbm: dict[str, HbmBytes | None] = {}
+    baseline_ns: dict[str, float | None] = {}
+    for name, calls in shape.baselines.items():
+        runs = None if calls is None else [measure.run(call) for call in calls]
+        baseline_hbm[name] = None if runs is None else measure.add_hbm(run.hbm for run in runs)
+        baseline_ns[name] = (
+            None if runs is None else sum(predicted.timeline(run.cores, hardware).total_ns for run in runs)
+        )
+    values = None if shape.values is None else _values(shape.values, hardware)
+    measured = measure.run(shape.plan)
+    timeline = predicted.timeline(measured.cores, hardware)
+    times = predicted.of(shape.case.name, timeline, baseline_ns)
+    return ShapeResult(shape, measured, timeline, times, baseline_hbm, values)
 
 
 def _plan(case: Case, hardware: Hardware) -> Plan:

@@ -13,6 +13,7 @@ from kernels.qkv_cte.bench.shapes import ShapeResult
 from kernels.qkv_cte.cases import SUITES, Case
 from kernels.qkv_cte.compare import MAX_ULPS
 from kernels.qkv_cte.plan import Plan
+from tools.bench import predicted
 from tools.bench.tables import new_table, note
 
 KIB, MIB = 2**10, 2**20
@@ -31,7 +32,7 @@ def suites() -> Iterator[RenderableType]:
 
 
 def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
-    """Plan, HBM traffic, instructions and errors, one row per shape each."""
+    """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(results)
     yield note(
         "Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition used, of those "
@@ -44,6 +45,8 @@ def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
         "resident, in sub-calls above 8 banks. Chunked: this degree, no weights resident. x: relative to this plan. "
         "Both follow upstream's rules under this kernel's exact SBUF budget, which favours them."
     )
+    yield predicted.table([result.predicted for result in results])
+    yield note(predicted.NOTE)
     yield _instructions(results)
     yield note("Instructions issued by all cores of the simulated run.")
     if any(result.values for result in results):
