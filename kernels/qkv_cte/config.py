@@ -25,6 +25,12 @@ ROW_BUFFERS = 2
 DEQUANT_BUFFERS = 2
 """Rotating fp32 buffers between the dequantisation and the bias."""
 
+EARLY_BUFFERS = 4
+"""Rotating fp32 buffers where evictions go through norm and RoPE: seven steps on three engines, a bank every 2 us."""
+
+CROSSED_BUFFERS = 2
+"""Rotating fp32 buffers for the second product of RoPE in an eviction."""
+
 PASS_BUFFERS = 2
 """Rotating buffers of the norm and RoPE pass: a segment is loaded while the one before it is computed."""
 
@@ -47,6 +53,50 @@ class SBlock(NKIObject):
 
 
 @dataclass(frozen=True)
+class Flow(NKIObject):
+    """How the work beside the products is spread over time and engines.
+
+    Attributes:
+        early: gamma and RoPE are applied while a bank is evicted, and only `inv_rms` is left for the pass. Otherwise
+            the pass does all of it.
+        kept_tiles: last S-tiles whose normalised columns stay in SBUF for the pass; with `early` only.
+        pass_buffers: rotating buffers for the rows that the pass reads again; with `early` only.
+        chunk_buffers: rotating buffers for streamed weights.
+        scalar_every: the Scalar Engine evicts every so manieth bank, the Vector Engine the others; 0 for none.
+        one_engine: the Vector Engine does what GpSimd could, too; what schedules are measured against.
+    """
+
+    early: bool = False
+    kept_tiles: int = 0
+    pass_buffers: int = 0
+    chunk_buffers: int = CHUNK_BUFFERS
+    scalar_every: int = 0
+    one_engine: bool = False
+
+
+SEED_FLOW = Flow()
+"""The seed's: the pass reads every row again."""
+
+
+@dataclass(frozen=True)
+class Piece(NKIObject):
+    """Columns of one bank that are evicted together.
+
+    Attributes:
+        first_column, width: of the output.
+        segment: which of the pass's segments they belong to, -1 for none.
+        sum_column: of its sums of squares, one for each S-tile in steps of the segment's pieces; -1 for none.
+        number: among those of a row that belong to a segment.
+    """
+
+    first_column: int
+    width: int
+    segment: int = -1
+    sum_column: int = -1
+    number: int = 0
+
+
+@dataclass(frozen=True)
 class PassSegment(NKIObject):
     """A segment that the norm and RoPE pass reads again.
 
@@ -56,6 +106,7 @@ class PassSegment(NKIObject):
         width: its columns, whole heads.
         gamma_bytes: bytes of an element of its gamma; 0 for a segment that is not normalised.
         sum_column: first of its sum-of-squares columns, one for each S-tile.
+        pieces: banks that its columns lie in, where they are evicted with their norm; 0 otherwise.
     """
 
     name: str
@@ -63,6 +114,7 @@ class PassSegment(NKIObject):
     width: int
     gamma_bytes: int
     sum_column: int
+    pieces: int = 0
 
 
 @dataclass(frozen=True)
@@ -99,6 +151,11 @@ class ProjectionConfig(NKIObject):
         chunk_banks: banks of output width in a chunk buffer; 0 when all weights are resident.
         chunk_buffers: rotating buffers for streamed weights.
         psum_banks: banks in use.
+        pieces: for each bank of the output width, what it is evicted as.
+        segment_pieces: pieces of a row that belong to a segment.
+        output_buffers: S-tiles of a block with an output row; others are kept whole for the pass.
+        dequantised_buffers: rotating fp32 buffers between PSUM and the finished row.
+        flow: how the work beside the products is spread.
         addresses: first byte of each SBUF buffer in its partitions, by name.
         norm_rope: the pass over Q and K that follows, if any.
         nbsd_head_dim: columns of a head where the output's layout is NBSd; 0 for BSD.
@@ -112,6 +169,11 @@ class ProjectionConfig(NKIObject):
     chunk_banks: int
     chunk_buffers: int
     psum_banks: int
+    pieces: tuple[tuple[Piece, ...], ...]
+    segment_pieces: int
+    output_buffers: int
+    dequantised_buffers: int
+    flow: Flow
     addresses: dict[str, int]
     norm_rope: NormRopePass | None = None
     nbsd_head_dim: int = 0

@@ -5,10 +5,12 @@ import nki.language as nl
 from kernels.qkv_cte.apply_pass import apply_pass
 from kernels.qkv_cte.buffers import allocate
 from kernels.qkv_cte.config import H_PACK, H_TILE_WORDS, ProjectionConfig
+from kernels.qkv_cte.early import load_block_caches
 from kernels.qkv_cte.evict import evict, store
 from kernels.qkv_cte.loads import load_activations, load_channels, load_chunk, load_resident_weights
 from kernels.qkv_cte.matmul import group_operands, multiply
 from kernels.qkv_cte.norm_pass import accumulate_squares, clear_sums
+from kernels.qkv_cte.scale_pass import scale_pass
 from kernels.qkv_cte.tiling import count_tiles
 from nki.language import NkiTensor
 
@@ -87,13 +89,16 @@ def row_mx_projection(
     weight_rows = weight.reshape((config.hidden // H_PACK, config.width * H_PACK))
     weight_words = weight_rows.view(nl.float8_e4m3fn_x4)
 
-    buffers = allocate(config, bias)
+    buffers = allocate(config, bias, q_gamma, k_gamma, cos_cache)
+    early = buffers.early
     clear_sums(buffers)
-    load_channels(config, buffers, weight_scales, bias)
+    load_channels(config, buffers, weight_scales, bias, q_gamma, k_gamma)
     resident = load_resident_weights(config, buffers, weight_words)
-    chunks_loaded, evicted = 0, 0
+    chunks_loaded, buffered = 0, 0
     for block in config.blocks:
         stationary = load_activations(config, buffers, hidden_words, block)
+        if early is not None:
+            load_block_caches(config, early, block.first_tile, block.num_tiles, cos_cache, sin_cache)
         for group in block.groups:
             operands = group_operands(config, buffers, block, group)
             for h in range(count_tiles(config.hidden // H_PACK, H_TILE_WORDS)):
@@ -103,8 +108,11 @@ def row_mx_projection(
                     moving = load_chunk(config, buffers, weight_words, group, h, chunks_loaded)
                     chunks_loaded += 1
                 multiply(stationary, moving, operands, h)
-            evicted = evict(config, buffers, block, group, evicted)
+            buffered = evict(config, buffers, block, group, buffered)
         accumulate_squares(config, buffers, block)
         store(config, buffers, output, block)
-    apply_pass(config, buffers, output, q_gamma, k_gamma, cos_cache, sin_cache)
+    if early is not None:
+        scale_pass(config, buffers, early, output)
+    else:
+        apply_pass(config, buffers, output, q_gamma, k_gamma, cos_cache, sin_cache)
     return output

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +13,8 @@ from common import schedule
 from common.hardware import TRN3
 from kernels.qkv_cte import cases, pass_plan, plan
 from kernels.qkv_cte.cases import Case, Operands
-from kernels.qkv_cte.config import NormRopePass
+from kernels.qkv_cte.config import SEED_FLOW, Flow, NormRopePass
+from kernels.qkv_cte.flow_plan import can_be_early
 from kernels.qkv_cte.plan import Plan
 
 Groups = tuple[tuple[int, ...], ...] | None
@@ -29,6 +31,7 @@ class NormRopeCase:
         eps: added to the mean square.
         nbsd: layout of the output.
         groups: replica groups.
+        flow: how the work is spread.
     """
 
     case: Case
@@ -40,11 +43,14 @@ class NormRopeCase:
     eps: float = 1e-6
     nbsd: bool = False
     groups: Groups = None
+    flow: Flow = SEED_FLOW
 
     @property
     def name(self) -> str:
         """The projection's name and what is done to it."""
         done = [name for name in ("q_norm", "k_norm", "rope", "nbsd") if getattr(self, name)]
+        if self.flow.early:
+            done.append(f"early_kept_{self.flow.kept_tiles}")
         return "-".join([self.case.name, *done])
 
     @property
@@ -68,7 +74,7 @@ class NormRopeCase:
         case = self.case
         forced = functools.partial(schedule.force, degree=case.degree, resident_h_tiles=case.resident_h_tiles)
         head_dim = case.head_dim if self.nbsd else 0
-        return plan.make(case.dims, TRN3, forced, self.norm_rope, head_dim)
+        return plan.make(case.dims, TRN3, forced, self.norm_rope, head_dim, self.flow)
 
 
 CALLS = (
@@ -94,6 +100,23 @@ CALLS = (
     NormRopeCase(Case("no_bias", 129, 128, 2, "full", num_kv_heads=2, bias_dtype=None)),
 )
 """Small, and each at an edge: ragged S-tiles, batches, cores, segments with and without norm, both layouts."""
+
+
+def early(call: NormRopeCase, kept_tiles: int, pass_buffers: int = 2, scalar_every: int = 0) -> NormRopeCase:
+    """The call with norm and RoPE in the evictions; `pass_buffers` only where rows are read again."""
+    rereads = call.q_norm or call.k_norm
+    kept = min(kept_tiles, call.case.dims.s_tiles) if rereads else 0
+    loads = min(pass_buffers, call.case.dims.s_tiles - kept) if rereads else 0
+    return dataclasses.replace(call, flow=Flow(True, kept, loads, scalar_every=scalar_every))
+
+
+EARLY_CALLS = tuple(
+    early(call, kept_tiles, 1 + index % 3, scalar_every=(index + kept_tiles) % 4)
+    for index, call in enumerate(CALLS)
+    if can_be_early(call.case.dims, call.norm_rope)
+    for kept_tiles in (0, 1, 99)
+)
+"""The same with norm and RoPE in the evictions: no, one or all S-tiles kept, few and many evictions by Scalar."""
 
 
 _SELF_TP4, _SELF_TP8, _CROSS_Q, _CROSS_K, _CROSS_V = cases.WAN22

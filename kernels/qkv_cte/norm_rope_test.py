@@ -8,8 +8,9 @@ import torch
 import nki
 from kernels.qkv_cte import cases
 from kernels.qkv_cte.cases import Case
+from kernels.qkv_cte.config import SEED_FLOW
 from kernels.qkv_cte.kernel import row_mx_projection
-from kernels.qkv_cte.norm_rope_cases import CALLS, NormRopeCase, normal_operands
+from kernels.qkv_cte.norm_rope_cases import CALLS, EARLY_CALLS, NormRopeCase, normal_operands
 from kernels.qkv_cte.norm_rope_compare import (
     MAX_ULPS,
     as_bsd,
@@ -28,7 +29,7 @@ def run(call, operands):
     return nki.simulate(row_mx_projection[call.case.lnc])(*operands.arguments(call.plan))
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@pytest.mark.parametrize("call", [*CALLS, *EARLY_CALLS], ids=lambda call: call.name)
 def test_call(call):
     operands = normal_operands(call)
     result = run(call, operands)
@@ -60,6 +61,20 @@ def test_pass_alone_rounds_once(call):
     kept += [1] if not call.k_norm and not call.rope and call.case.num_kv_heads else []
     for index in kept:
         assert torch.equal(segments(call, result)[index], segments(call, projected)[index])
+
+
+@pytest.mark.parametrize("call", EARLY_CALLS, ids=lambda call: call.name)
+def test_early_evictions_round_what_they_finish_as_others_do(call):
+    """Segments without a norm or RoPE are those of the plain projection, bit for bit; others differ from the late pass
+    by the roundings that either has."""
+    operands = normal_operands(call)
+    result, late = (as_bsd(each, run(each, operands)) for each in (call, dataclasses.replace(call, flow=SEED_FLOW)))
+    touched = [call.q_norm or call.rope, bool(call.case.num_kv_heads) and (call.k_norm or call.rope), False]
+    for done, mine, other in zip(touched, segments(call, result), segments(call, late), strict=True):
+        if done:
+            assert (mine.double() - other.double()).norm() <= 2.0**-8 * other.double().norm()
+        else:
+            assert torch.equal(mine, other)
 
 
 @pytest.mark.parametrize("rope", [False, True])

@@ -4,9 +4,10 @@ from dataclasses import dataclass
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.qkv_cte.buffers import Buffers, place, widest_normalised
+from kernels.qkv_cte.buffers import Buffers, widest_normalised
 from kernels.qkv_cte.config import PASS_BUFFERS, S_TILE, NormRopePass, ProjectionConfig
 from kernels.qkv_cte.loads import broadcast_row
+from kernels.qkv_cte.placing import place
 from kernels.qkv_cte.tiling import count_tiles
 from nki.language import NKIObject, NkiTensor
 

@@ -69,8 +69,13 @@ def staging_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
 def kept_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
     """What the pass keeps for all S-tiles."""
     normalised = _normalised(norm_rope)
-    inv_rms = [("inv_rms", FP32_BYTES * norm_rope.sum_columns)] if normalised else []
-    return inv_rms + [(f"gamma_{segment.name}", FP32_BYTES * segment.width) for segment in normalised]
+    gammas = [(f"gamma_{segment.name}", FP32_BYTES * segment.width) for segment in normalised]
+    return inv_rms_buffers(norm_rope) + gammas
+
+
+def inv_rms_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
+    """What the all-reduce gives and `rsqrt` makes of it."""
+    return [("inv_rms", FP32_BYTES * norm_rope.sum_columns)] if norm_rope.sum_columns else []
 
 
 def rotating_buffers(dims: Dims, norm_rope: NormRopePass) -> list[tuple[str, int]]:
