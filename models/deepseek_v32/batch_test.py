@@ -6,8 +6,10 @@ import pytest
 import torch
 
 from models.deepseek_v32.blocks import CacheExhaustedError
-from models.deepseek_v32.model import Limits, Model, greedy
-from models.deepseek_v32.testing import BLOCK_SIZE, TINY, random_prompts, run_oracle, tiny_oracle, tiny_weights
+from models.deepseek_v32.generation import greedy
+from models.deepseek_v32.model import Limits, Model
+from models.deepseek_v32.testing import BLOCK_SIZE, random_prompts, run_oracle, tiny_oracle, tiny_weights
+from models.deepseek_v32.tiny import TINY
 
 FP32 = torch.float32
 NAN_TOKEN = 255

@@ -23,7 +23,7 @@ def owned(manager, sequences):
 def test_any_order_of_growth_and_end(n_blocks, block_size, steps):
     """Sequences grow, or end where the length is above 25."""
     manager = BlockManager(n_blocks, block_size)
-    lengths = {}
+    lengths: dict[int, int] = {}
     for name, length in steps:
         before = owned(manager, list(lengths))
         if length > 25 and name in lengths:
@@ -63,6 +63,6 @@ def test_bad_input():
     with pytest.raises(ValueError, match="n_blocks must be at least 1, got 0"):
         BlockManager(0, 8)
     with pytest.raises(TypeError, match="block_size must be an integer"):
-        BlockManager(4, 8.0)
+        BlockManager(4, "8")  # type: ignore[arg-type]
     with pytest.raises(KeyError, match="sequence 3 has no cache blocks; those that have: "):
         BlockManager(4, 8).free(3)

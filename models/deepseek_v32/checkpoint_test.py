@@ -13,8 +13,9 @@ from models.checkpoints import CheckpointError
 from models.deepseek_v32 import checkpoint
 from models.deepseek_v32.hub import dequantise
 from models.deepseek_v32.packing import packed_tensors
-from models.deepseek_v32.testing import TINY, make_oracle, save, tiny_oracle
-from models.deepseek_v32.weights import find
+from models.deepseek_v32.testing import make_oracle, save, tiny_oracle
+from models.deepseek_v32.tiny import TINY
+from models.deepseek_v32.weights import ExpertWeights, find
 
 BF16, FP32 = torch.bfloat16, torch.float32
 WIDE = dataclasses.replace(
@@ -50,6 +51,7 @@ def test_every_tensor_arrives(saved):
     keys_values = at.kv_b_proj.weight.reshape(TINY.num_attention_heads, -1, TINY.kv_lora_rank)
     assert torch.equal(ours.attention.q_absorb, keys_values[:, : TINY.qk_nope_head_dim])
     assert torch.equal(ours.attention.out_absorb, keys_values[:, TINY.qk_nope_head_dim :])
+    assert isinstance(ours.mlp, ExpertWeights)
     assert torch.equal(ours.mlp.experts[5].up, block.mlp.experts.gate_up_proj[5].chunk(2)[1])
     assert torch.equal(ours.mlp.correction, block.mlp.gate.e_score_correction_bias)
     assert torch.equal(weights.head, tiny_oracle().lm_head.weight)
@@ -120,8 +122,9 @@ def test_fp8_against_plain_loops(fp8):
     assert torch.equal(own.attention.wq_a, dequantised(fp8, f"{prefix}self_attn.q_a_proj.weight").T)
     assert torch.equal(own.attention.o_proj, dequantised(fp8, f"{prefix}self_attn.o_proj.weight").T)
     assert torch.equal(own.indexer.wk, dequantised(fp8, f"{prefix}self_attn.indexer.wk.weight"))
+    assert isinstance(own.mlp, ExpertWeights)
     assert torch.equal(own.mlp.experts[3].gate, dequantised(fp8, f"{prefix}mlp.experts.3.gate_proj.weight"))
-    gate = ours.layers[0].mlp.gate
+    gate = find(ours, "layers.0.mlp.gate")
     assert gate.shape == (300, 200)
     assert torch.equal(gate, dequantised(fp8, "model.layers.0.mlp.gate_proj.weight"))
 

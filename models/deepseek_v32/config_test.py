@@ -1,6 +1,7 @@
 """Configurations: the published one is read, others are refused by name."""
 
 import json
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from models.deepseek_v32.attention import Device
 from models.deepseek_v32.config import PUBLISHED, from_json
 from models.deepseek_v32.model import require_servable
 
-HUB = {
+HUB: dict[str, Any] = {
     "architectures": ["DeepseekV32ForCausalLM"],
     "attention_bias": False,
     "attention_dropout": 0.0,

@@ -3,10 +3,10 @@
 import torch
 
 from models.deepseek_v32.compare import measure
-from models.deepseek_v32.model import Limits, Model, greedy
+from models.deepseek_v32.generation import greedy
+from models.deepseek_v32.model import Limits, Model
 from models.deepseek_v32.testing import (
     BLOCK_SIZE,
-    TINY,
     Collector,
     chosen,
     random_prompts,
@@ -14,6 +14,7 @@ from models.deepseek_v32.testing import (
     tiny_oracle,
     tiny_weights,
 )
+from models.deepseek_v32.tiny import TINY
 
 STEPS = 64
 CHOICES = ("selected", "experts", "expert_weights")

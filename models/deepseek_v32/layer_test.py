@@ -9,7 +9,6 @@ from kernels.mla_decode.front_reference import rotate
 from models.deepseek_v32 import checkpoint, rope
 from models.deepseek_v32.compare import measure
 from models.deepseek_v32.testing import (
-    TINY,
     chosen,
     make_oracle,
     random_prompts,
@@ -20,6 +19,7 @@ from models.deepseek_v32.testing import (
     tiny_oracle,
     tiny_weights,
 )
+from models.deepseek_v32.tiny import TINY
 
 BF16, FP32 = torch.bfloat16, torch.float32
 TOKENS, PREFILLED = 100, 36
@@ -126,8 +126,12 @@ def test_m1_each_part_has_its_own_rope_layout():
         (plain_row, seen["layers.1.cache_row"][:, :width], "interleaved", "half_split"),
         (plain_key, seen["layers.1.index_keys"][:, :width], "half_split", "interleaved"),
     ):
-        assert measure(rotate(plain, cos, sin, layout=right), turned).relative_rms < 1e-5
-        assert measure(rotate(plain, cos, sin, layout=wrong), turned).relative_rms > 0.1
+        made = {
+            "interleaved": rotate(plain, cos, sin, layout="interleaved"),
+            "half_split": rotate(plain, cos, sin, layout="half_split"),
+        }
+        assert measure(made[right], turned).relative_rms < 1e-5
+        assert measure(made[wrong], turned).relative_rms > 0.1
 
 
 def test_m7_yarn_shows_behind_position_0(inputs):

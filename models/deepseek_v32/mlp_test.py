@@ -9,7 +9,7 @@ from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Mo
 
 from models.deepseek_v32 import mlp
 from models.deepseek_v32.compare import measure
-from models.deepseek_v32.testing import TINY
+from models.deepseek_v32.tiny import TINY
 from models.deepseek_v32.weights import ExpertWeights, MlpWeights
 
 CASES = {
@@ -32,7 +32,9 @@ def make(config, correction):
         size = correction if name.endswith("bias") else tensor.shape[-1] ** -0.5
         tensor.copy_(torch.randn(tensor.shape, generator=generator) * size)
     both, down = theirs.experts.gate_up_proj, theirs.experts.down_proj
-    experts = tuple(MlpWeights(*gate_up.chunk(2), out) for gate_up, out in zip(both, down, strict=True))
+    experts = tuple(
+        MlpWeights(gate_up.chunk(2)[0], gate_up.chunk(2)[1], out) for gate_up, out in zip(both, down, strict=True)
+    )
     shared = theirs.shared_experts
     ours = MlpWeights(shared.gate_proj.weight, shared.up_proj.weight, shared.down_proj.weight)
     return theirs, ExpertWeights(theirs.gate.weight, theirs.gate.e_score_correction_bias, experts, ours)

@@ -22,7 +22,7 @@ from models.deepseek_v32.config import ModelConfig
 from models.deepseek_v32.layer import Attend, Observe, ignore, run_layer
 from models.deepseek_v32.norm import rms_norm
 from models.deepseek_v32.packing import require_divisible
-from models.deepseek_v32.ranks import LocalRanks, Ranks
+from models.deepseek_v32.ranks import LocalRanks, Ranks, add_up, join
 from models.deepseek_v32.step import Step, make_step
 from models.deepseek_v32.weights import ModelWeights, require_weights
 
@@ -122,6 +122,11 @@ class Model:
         """Tokens of each sequence so far."""
         return dict(self._lengths)
 
+    @property
+    def free_blocks(self) -> int:
+        """Cache blocks that no sequence has."""
+        return self._blocks.free_blocks
+
     def add(self, prompts: Sequence[Sequence[int]], observe: Observe = ignore) -> tuple[list[int], torch.Tensor]:
         """Takes in prompts, on the reference path.
 
@@ -212,7 +217,7 @@ class Model:
                 self._cache,
                 step,
                 attend,
-                lambda parts: self.ranks.add_up(parts, self.device.target),
+                functools.partial(add_up, self.ranks, target=self.device.target),
                 _of_layer(observe, layer),
             )
         return hidden
@@ -220,7 +225,8 @@ class Model:
     def _logits(self, hidden: torch.Tensor, observe: Observe) -> torch.Tensor:
         x = rms_norm(hidden, self.weights[0].norm)
         observe("norm", x)
-        logits = torch.nn.functional.linear(x, self.weights[0].head).float()
+        parts = [torch.nn.functional.linear(x, own.head).float() for own in self.weights]
+        logits = join(self.ranks, parts, self.device.target)
         observe("logits", logits)
         return logits
 
@@ -245,8 +251,3 @@ class Model:
 def _of_layer(observe: Observe, layer: int) -> Observe:
     """Names what it is shown after the layer."""
     return lambda name, value: observe(f"layers.{layer}.{name}", value)
-
-
-def greedy(logits: torch.Tensor) -> list[int]:
-    """The likeliest token of each row; the first of equals."""
-    return [int(token) for token in logits.argmax(dim=-1)]

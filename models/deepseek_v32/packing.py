@@ -1,7 +1,7 @@
 """From the hub's tensors to the layouts that this model computes with, and which part of each a rank has.
 
-A packed tensor comes from one tensor of the hub. Ranks share out heads of the attention and columns of every MLP;
-norms, the indexer, the router, the embedding and the head are on every rank.
+A packed tensor comes from one tensor of the hub. Ranks share out heads of the attention, columns of every MLP and
+the vocabulary of the head; norms, the indexer, the router and the embedding are on every rank.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def packed_tensors(config: ModelConfig) -> Iterator[Packed]:
     for layer in range(config.num_hidden_layers):
         yield from layer_tensors(config, layer)
     yield _as_is("norm", "model.norm.weight", (config.hidden_size,), fp32=True)
-    yield _as_is("head", "lm_head.weight", vocabulary)
+    yield _as_is("head", "lm_head.weight", vocabulary, split=0)
 
 
 def require_divisible(config: ModelConfig, ranks: int) -> None:
@@ -80,7 +80,7 @@ def require_divisible(config: ModelConfig, ranks: int) -> None:
     Raises:
         ValueError: naming the size that does not divide.
     """
-    for name in ("num_attention_heads", "intermediate_size", "moe_intermediate_size"):
+    for name in ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size"):
         if getattr(config, name) % ranks:
             raise ValueError(f"{name} is {getattr(config, name)}; accepted over {ranks} ranks: a multiple of {ranks}")
 

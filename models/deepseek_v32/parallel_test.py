@@ -7,17 +7,18 @@ import sys
 import pytest
 import torch
 
-from models.deepseek_v32.model import Limits, Model, greedy
+from models.deepseek_v32.generation import greedy
+from models.deepseek_v32.model import Limits, Model
 from models.deepseek_v32.ranks import LocalRanks
 from models.deepseek_v32.testing import (
     BLOCK_SIZE,
-    TINY,
     random_prompts,
     run_oracle,
     run_our_layer,
     tiny_oracle,
     tiny_weights,
 )
+from models.deepseek_v32.tiny import TINY
 
 BF16, FP32 = torch.bfloat16, torch.float32
 STEPS = 10
@@ -64,7 +65,7 @@ from models.deepseek_v32 import parallel_test as test
 from models.deepseek_v32.ranks import GroupRank
 test.tiny_weights(torch.float32)  # transformers saves on the first rank alone once there is a process group.
 torch.distributed.init_process_group("gloo")
-ranks = GroupRank.join()
+ranks = GroupRank.of()
 torch.save(test.decode(ranks), f"{sys.argv[1]}/{ranks.here[0]}.pt")
 torch.distributed.destroy_process_group()
 """

@@ -1,18 +1,21 @@
 """The ranks that share a model: all in this process, or one in each process of a torch.distributed group.
 
-Both run the same all-reduce kernel on the simulator, and give the same bits.
+Both run the same collective kernels on the simulator, and give the same bits.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 
 from common.checks import require_int
-from models.deepseek_v32.all_reduce import all_reduce
+from models.deepseek_v32.collectives import all_gather, all_reduce
+
+RANK_TIMEOUT_SECONDS = 300.0
+"""How long a rank waits for another, which may still compute."""
 
 
 class Ranks(Protocol):
@@ -23,30 +26,51 @@ class Ranks(Protocol):
         here: those of this process.
     """
 
-    size: int
-    here: tuple[int, ...]
+    @property
+    def size(self) -> int:
+        """See above."""
 
-    def add_up(self, parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
-        """The sum over all ranks, given the parts of those here in their order; all alike, [n, hidden]."""
-        ...
+    @property
+    def here(self) -> tuple[int, ...]:
+        """See above."""
+
+    def collect(self, kernel: Callable[..., Any], parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
+        """What a collective kernel returns on every rank, given the parts of those here in their order."""
 
 
+def add_up(ranks: Ranks, parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
+    """The sum of all ranks' [n, width], given those of the ranks here."""
+    return parts[0] if ranks.size == 1 else ranks.collect(all_reduce, parts, target)
+
+
+def join(ranks: Ranks, parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
+    """All ranks' [n, width] side by side in rank order, [n, size * width], given those of the ranks here."""
+    if ranks.size == 1:
+        return parts[0]
+    return ranks.collect(all_gather, [part.T.contiguous() for part in parts], target).T
+
+
+@dataclass(frozen=True)
 class LocalRanks:
     """All ranks in this process."""
 
-    def __init__(self, size: int) -> None:
-        self.size = require_int("size", size, at_least=1)
-        self.here = tuple(range(size))
+    size: int
 
-    def add_up(self, parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
+    def __post_init__(self) -> None:
+        require_int("size", self.size, at_least=1)
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """All of them."""
+        return tuple(range(self.size))
+
+    def collect(self, kernel: Callable[..., Any], parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
         """See `Ranks`."""
-        if self.size == 1:
-            return parts[0]
         import nkisim  # Comes with the simulated nki.
 
-        runs = nkisim.run_ranks(all_reduce, [(part, self.size) for part in parts], nkisim.Options(target=target))
-        total: torch.Tensor = runs[0].outputs
-        return total
+        runs = nkisim.run_ranks(kernel, [(part, self.size) for part in parts], nkisim.Options(target=target))
+        result: torch.Tensor = runs[0].outputs
+        return result
 
 
 @dataclass(frozen=True)
@@ -63,17 +87,16 @@ class GroupRank:
     group: Any = None
 
     @staticmethod
-    def join(group: Any = None) -> GroupRank:
-        """The rank in an initialised group."""
+    def of(group: Any = None) -> GroupRank:
+        """This process's rank of an initialised group."""
         dist = torch.distributed
         return GroupRank(dist.get_world_size(group), (dist.get_rank(group),), group)
 
-    def add_up(self, parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
+    def collect(self, kernel: Callable[..., Any], parts: Sequence[torch.Tensor], target: str) -> torch.Tensor:
         """See `Ranks`."""
         import nkisim
 
-        options = nkisim.Options(target=target, rank_timeout_seconds=300.0)
-        total: torch.Tensor = nkisim.run_in_group(
-            all_reduce, parts[0], self.size, group=self.group, options=options
-        ).outputs
-        return total
+        options = nkisim.Options(target=target, rank_timeout_seconds=RANK_TIMEOUT_SECONDS)
+        run = nkisim.run_in_group(kernel, parts[0], self.size, group=self.group, options=options)
+        result: torch.Tensor = run.outputs
+        return result

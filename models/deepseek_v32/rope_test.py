@@ -9,9 +9,10 @@ from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Ro
 
 from models.deepseek_v32 import rope
 from models.deepseek_v32.config import PUBLISHED
-from models.deepseek_v32.testing import TINY
+from models.deepseek_v32.tiny import TINY
 
 YARN = PUBLISHED.yarn
+assert YARN is not None
 CASES = {
     "published": PUBLISHED,
     "tiny": TINY,

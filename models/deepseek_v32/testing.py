@@ -19,44 +19,14 @@ from common.tiling import ceil_div
 from models.deepseek_v32 import attention, checkpoint
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.cache import PagedCache
-from models.deepseek_v32.config import ModelConfig, Yarn
+from models.deepseek_v32.config import ModelConfig
 from models.deepseek_v32.layer import run_layer
-from models.deepseek_v32.ranks import LocalRanks
+from models.deepseek_v32.ranks import LocalRanks, add_up
 from models.deepseek_v32.step import make_step
+from models.deepseek_v32.tiny import TINY
 from models.deepseek_v32.weights import LayerWeights, ModelWeights
 
 BLOCK_SIZE = 8
-
-TINY = ModelConfig(
-    vocab_size=256,
-    hidden_size=96,
-    intermediate_size=160,
-    moe_intermediate_size=48,
-    num_hidden_layers=3,
-    num_attention_heads=4,
-    n_routed_experts=16,
-    n_shared_experts=1,
-    num_experts_per_tok=4,
-    n_group=4,
-    topk_group=2,
-    routed_scaling_factor=2.5,
-    norm_topk_prob=True,
-    first_k_dense_replace=1,
-    q_lora_rank=64,
-    kv_lora_rank=128,
-    qk_nope_head_dim=32,
-    qk_rope_head_dim=16,
-    v_head_dim=24,
-    index_n_heads=16,
-    index_head_dim=32,
-    index_topk=24,
-    max_position_embeddings=4096,
-    rope_theta=10000.0,
-    yarn=Yarn(
-        factor=40.0, original_max_position_embeddings=64, beta_fast=32.0, beta_slow=1.0, mscale=1.0, mscale_all_dim=1.0
-    ),
-)
-"""One dense layer and two of experts. 16 indexer heads, so that no key's scores are all cut off at 0 and tie."""
 
 
 def make_oracle(config: ModelConfig, seed: int = 0) -> DeepseekV32ForCausalLM:
@@ -176,7 +146,7 @@ def _turned_queries(oracle: DeepseekV32ForCausalLM, made: torch.Tensor) -> torch
 
 def _take_cached(seen: dict[str, torch.Tensor], cache: DynamicCache, layer: int) -> None:
     """Cache rows and indexer keys. `transformers` keeps rotated pairs apart, first all their firsts."""
-    cached = cache.layers[layer]
+    cached: Any = cache.layers[layer]
     k_pe = torch.stack(cached.values[0, 0].chunk(2, dim=-1), dim=-1).flatten(-2)
     seen[f"layers.{layer}.cache_row"] = torch.cat([k_pe, cached.keys[0, 0]], dim=-1)
     seen[f"layers.{layer}.index_keys"] = cached.indexer_keys[0]
@@ -215,19 +185,19 @@ def run_our_layer(
         weights: of the layer, one entry for each rank.
         decoded: positions.
     """
-    seen, ranks = Collector(), LocalRanks(len(weights))
+    seen = Collector()
     blocks = ceil_div(len(hidden), BLOCK_SIZE)
     cache = PagedCache(config, blocks, BLOCK_SIZE, hidden.dtype)
     table = torch.randperm(blocks, generator=torch.Generator().manual_seed(0)).int()[None]
     on_kernels = functools.partial(attention.on_kernels, config, Device())
     on_reference = functools.partial(attention.on_reference, config)
-    add_up = functools.partial(ranks.add_up, target="trn2")
+    sums = functools.partial(add_up, LocalRanks(len(weights)), target="trn2")
     bounds = sorted({0, len(hidden), *decoded, *(own + 1 for own in decoded)})
     for first, stop in itertools.pairwise(bounds):
         positions = torch.arange(first, stop, dtype=torch.int32)
         step = make_step(config, positions, table.expand(stop - first, -1), BLOCK_SIZE)
         attend = on_kernels if first in decoded else on_reference
-        run_layer(config, weights, layer, hidden[first:stop], cache, step, attend, add_up, _named(seen, layer))
+        run_layer(config, weights, layer, hidden[first:stop], cache, step, attend, sums, _named(seen, layer))
     return seen.joined()
 
 

@@ -85,7 +85,7 @@ class LayerWeights:
 
 @dataclass(frozen=True)
 class ModelWeights:
-    """A rank's whole model; embedding, head: [vocabulary, hidden]; norm: [hidden] float32."""
+    """A rank's whole model; embedding: [vocabulary, hidden], head: the same of its share; norm: [hidden] float32."""
 
     embedding: torch.Tensor
     layers: tuple[LayerWeights, ...]
