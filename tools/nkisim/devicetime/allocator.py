@@ -12,18 +12,16 @@ import numpy as np
 from common.budget import SBUF_ALIGNMENT_BYTES
 from common.hardware import Hardware
 from devicetime.compiled import compiled
-from devicetime.operands import HBM, PSUM, SBUF, Operands
+from devicetime.operands import PSUM, SBUF, Operands
 
 
 def place(operands: Operands, hardware: Hardware) -> tuple[np.ndarray, np.ndarray]:
     """First partition and first byte of each allocation; zeros for HBM."""
-    given = [n for n, a in enumerate(operands.allocations) if a.address is not None and operands.memory[n] != HBM]
+    given = [n for n, address in enumerate(operands.addresses) if address is not None]
     partition = np.zeros(len(operands.allocations), np.int64)
     byte = np.zeros(len(operands.allocations), np.int64)
     for n in given:
-        address = operands.allocations[n].address
-        assert address is not None
-        partition[n], byte[n] = address
+        partition[n], byte[n] = operands.addresses[n] or (0, 0)
     automatic = np.ones(len(operands.allocations), bool)
     automatic[given] = False
     first, last = lives(operands.allocation, operands.record, len(operands.allocations))

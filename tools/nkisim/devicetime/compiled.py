@@ -23,5 +23,5 @@ import numba  # noqa: E402 - reads its folder when imported
 
 def compiled(function: Function) -> Function:
     """The function in machine code, without Python's objects."""
-    made: Function = numba.njit(cache=True, error_model="numpy")(function)
-    return made
+    made: Any = numba.njit(cache=True, error_model="numpy")(function)
+    return made  # type: ignore[no-any-return]

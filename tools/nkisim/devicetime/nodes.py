@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -86,10 +86,11 @@ class CoreWork:
 def of_core(report: CoreReport, rank: int, machine: Machine) -> CoreWork:
     """A core's part of the work."""
     stream = report.stream
-    found = operands.gather(stream)
+    ops, engines, writes, reads, _, _, _, details = zip(*stream, strict=True)
+    found = operands.gather(ops, reads, writes)
     partition, byte = allocator.place(found, machine.hardware)
-    columns = _Columns(stream)
-    class_of, exemplars = _classes(columns, found, partition)
+    kind, kinds = _kinds(ops, engines, details)
+    class_of, exemplars = _classes(kind, found, partition)
     costs = [_cost(stream[position], machine) for position in exemplars]
     nodes = _rows(costs)[class_of]
     nodes["record"] = np.arange(len(stream))
@@ -100,40 +101,35 @@ def of_core(report: CoreReport, rank: int, machine: Machine) -> CoreWork:
         nodes=nodes,
         transfers=transfers,
         edges=link(found, partition, byte, report, nodes["track"]),
-        meets=meetings.of_core(stream, rank, columns.meeting_positions()),
+        meets=meetings.of_core(stream, rank, np.flatnonzero(_may_meet(kinds)[kind]).tolist()),
         operands=found,
         byte=byte,
     )
 
 
-class _Columns:
-    """What of records matters beside their operands, numbered."""
-
-    def __init__(self, stream: Sequence[Record]) -> None:
-        ops, on, _, _, _, _, _, details = zip(*stream, strict=True)
-        self.op, self.names = operands.number(ops, len(ops))
-        self.engine, _ = operands.number(on, len(ops))
-        try:
-            self.detail, self.details = operands.number(details, len(ops))
-        except TypeError:  # one that has no hash
-            self.detail, shown = operands.number(map(repr, details), len(ops))
-            self.details = [details[n] for n in np.unique(self.detail, return_index=True)[1][: len(shown)]]
-
-    def meeting_positions(self) -> list[int]:
-        """Of records that several cores may carry out together."""
-        by_op = np.array([meetings.may_meet(name, None) for name in self.names])[self.op]
-        by_detail = np.array([meetings.may_meet("", detail) for detail in self.details])[self.detail]
-        return np.flatnonzero(by_op | by_detail).tolist()
+def _kinds(
+    ops: Sequence[str], engines: Sequence[Any], details: Sequence[Any]
+) -> tuple[np.ndarray, list[tuple[str, Any, Any]]]:
+    """The number of each record's call, engine and detail among the distinct ones, and these."""
+    try:
+        return operands.number(zip(ops, engines, details, strict=True), len(ops))
+    except TypeError:  # a detail that has no hash; those of meetings have one
+        shown = [detail if isinstance(detail, tuple) else repr(detail) for detail in details]
+        return operands.number(zip(ops, engines, shown, strict=True), len(ops))
 
 
-def _classes(columns: _Columns, found: Operands, partition: np.ndarray) -> tuple[np.ndarray, list[int]]:
+def _may_meet(kinds: list[tuple[str, Any, Any]]) -> np.ndarray:
+    """Which kinds of records several cores may carry out together."""
+    return np.array([meetings.may_meet(op, detail) for op, _, detail in kinds])
+
+
+def _classes(kind: np.ndarray, found: Operands, partition: np.ndarray) -> tuple[np.ndarray, list[int]]:
     """A class per record, of those that cost the same, and a record of each class."""
     place = np.minimum(np.arange(len(found.record)) - found.first_operand[found.record], 7)
     row = found.boxes.first_partition + partition[found.allocation]
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix((found.pattern * 128 + row) * 8 + place + 1))])
     of_operands = sums[found.first_operand[1:]] - sums[found.first_operand[:-1]]
-    others = (columns.op * 8 + columns.engine) * max(len(columns.details), 1) + columns.detail
-    mixed = of_operands + _mix(others + (1 << 50))
+    mixed = of_operands + _mix(kind + (1 << 50))
     _, first, class_of = np.unique(mixed, return_index=True, return_inverse=True)
     return class_of, first.tolist()
 

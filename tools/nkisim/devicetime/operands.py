@@ -15,7 +15,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from nkisim.enums import MemoryRegion
-from nkisim.record import Record
 from nkisim.storage import Allocation, IndexedRegion, Region
 
 SBUF, PSUM, HBM = 0, 1, 2
@@ -56,7 +55,7 @@ class Operands:
         allocation: index into `allocations`, in order of first access.
         pattern: number of its layout, type and memory: operands of one pattern cost the same.
         boxes: where it lies within its allocation.
-        allocations, memory, row_bytes: what operands lie in, where that is, and its bytes per partition.
+        allocations: what operands lie in; addresses, memory, row_bytes: where that is, and its bytes per partition.
         first_operand: per record, where its operands begin; one entry more at the end.
     """
 
@@ -66,6 +65,7 @@ class Operands:
     pattern: np.ndarray
     boxes: Boxes
     allocations: Sequence[Allocation]
+    addresses: Sequence[tuple[int, int] | None]
     memory: np.ndarray
     row_bytes: np.ndarray
     first_operand: np.ndarray
@@ -88,22 +88,25 @@ def number_objects(objects: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
     return rank[inverse], [objects[n] for n in first[order].tolist()]
 
 
-def gather(stream: Sequence[Record]) -> Operands:
-    """The operands of a stream. An index tile counts as an operand that is read; a barrier writes what it reads."""
-    ops, _, writes, reads, *_ = zip(*stream, strict=True)
+def gather(ops: Sequence[str], reads: Sequence[tuple[Region, ...]], writes: Sequence[tuple[Region, ...]]) -> Operands:
+    """The operands of a stream's records, given as columns.
+
+    An index tile counts as an operand that is read; a barrier writes what it reads.
+    """
     if "core_barrier" in ops:
         writes = tuple(r if op == "core_barrier" else w for op, w, r in zip(ops, writes, reads, strict=True))
     objects: list[Region] = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
-    if IndexedRegion in set(map(type, objects)):
+    indexed = IndexedRegion in set(map(type, objects))
+    if indexed:
         reads = tuple(map(_with_index_tiles, reads, writes))
         objects = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
-    records = len(stream)
+    records = len(ops)
     read_counts = np.fromiter(map(len, reads), np.int64, records)
     counts = read_counts + np.fromiter(map(len, writes), np.int64, records)
     first = np.concatenate([[0], np.cumsum(counts)])
     record = np.repeat(np.arange(records), counts)
     is_write = np.arange(len(objects)) - first[record] >= read_counts[record]
-    return _located(record, is_write, objects, first)
+    return _located(record, is_write, objects, first, indexed)
 
 
 def _with_index_tiles(reads: tuple[Region, ...], writes: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -111,21 +114,22 @@ def _with_index_tiles(reads: tuple[Region, ...], writes: tuple[Region, ...]) -> 
     return (*reads, *tiles) if tiles else reads
 
 
-def _located(record: np.ndarray, is_write: np.ndarray, objects: list[Region], first: np.ndarray) -> Operands:
+def _located(
+    record: np.ndarray, is_write: np.ndarray, objects: list[Region], first: np.ndarray, any_indexed: bool
+) -> Operands:
     region, regions = number_objects(objects)
     if not regions:
         none = np.zeros(0, np.int64)
-        return Operands(record, is_write, none, none, Boxes(*[none] * 6), (), none, none, first)
+        return Operands(record, is_write, none, none, Boxes(*[none] * 6), (), (), none, none, first)
     allocation_of, dtypes, offsets, shapes, strides = zip(*regions, strict=True)
     allocation, allocations = number_objects(allocation_of)
-    _, _, buffers, _, _, partitions, rows, _, _ = zip(*allocations, strict=True)
+    _, _, buffers, _, _, partitions, rows, addresses, _ = zip(*allocations, strict=True)
     memory = np.fromiter(map(_MEMORY.__getitem__, buffers), np.int64, len(allocations))
     row_bytes = np.array(rows, np.int64)
-    indexed = np.fromiter((type(r) is IndexedRegion for r in regions), bool, len(regions))
-    kind, dtype_numbers = map(id, dtypes), {id(d): d for d in dtypes}
-    layout, layouts = number(zip(shapes, strides, kind, indexed.tolist(), strict=True), len(regions))
+    dtype_of = dict(zip(map(id, dtypes), dtypes, strict=True))
+    layout, layouts = number(zip(shapes, strides, map(id, dtypes), strict=True), len(regions))
     on_chip = memory[allocation] != HBM
-    extents = np.array([_extents(shape, stride, dtype_numbers[d].itemsize) for shape, stride, d, _ in layouts])
+    extents = np.array([_extents(shape, stride, dtype_of[d].itemsize) for shape, stride, d in layouts])
     pick = layout * 2 + on_chip
     size, count_, step, span, period, width = extents.reshape(-1, 6)[pick].T
     start = np.array(offsets, np.int64) * size
@@ -140,12 +144,23 @@ def _located(record: np.ndarray, is_write: np.ndarray, objects: list[Region], fi
         period,
         width,
     )
-    if indexed.any():
-        boxes = _anywhere(boxes, indexed, np.array(partitions)[allocation], row)
     pattern = layout * 3 + memory[allocation]
+    if any_indexed:
+        indexed = np.fromiter((type(r) is IndexedRegion for r in regions), bool, len(regions))
+        boxes = _anywhere(boxes, indexed, np.array(partitions)[allocation], row)
+        pattern = pattern * 2 + indexed
     in_operands = Boxes(*[box[region] for box in boxes])
     return Operands(
-        record, is_write, allocation[region], pattern[region], in_operands, allocations, memory, row_bytes, first
+        record=record,
+        is_write=is_write,
+        allocation=allocation[region],
+        pattern=pattern[region],
+        boxes=in_operands,
+        allocations=allocations,
+        addresses=addresses,
+        memory=memory,
+        row_bytes=row_bytes,
+        first_operand=first,
     )
 
 

@@ -38,9 +38,7 @@ class Prediction:
     schedule: np.ndarray
 
 
-def predict(
-    runs: Run | Sequence[Run], target: str | Hardware = "trn2", constants: Constants | None = None
-) -> Timeline:
+def predict(runs: Run | Sequence[Run], target: str | Hardware = "trn2", constants: Constants | None = None) -> Timeline:
     """When each recorded instruction would run on the device; simulated.
 
     Args:
@@ -69,9 +67,7 @@ def explain(
     return scheduled(machine, tuple(core for core, _ in reports), cores, nodes.merge(cores))
 
 
-def scheduled(
-    machine: Machine, reports: tuple[CoreReport, ...], cores: tuple[CoreWork, ...], work: Work
-) -> Prediction:
+def scheduled(machine: Machine, reports: tuple[CoreReport, ...], cores: tuple[CoreWork, ...], work: Work) -> Prediction:
     """Runs nodes on a machine."""
     made = scheduler.schedule(work, machine.constants, machine.hardware.dma_engines_per_core)
     return Prediction(machine, reports, cores, work, made)

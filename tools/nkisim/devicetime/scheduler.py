@@ -301,7 +301,14 @@ def _start_on_engine(node: Any, core: Any, window: np.ndarray, numbers: Any, mad
 
 @compiled
 def _start_transfer(
-    node: Any, queues: np.ndarray, dma: np.ndarray, hbm_free_ns: float, numbers: Any, made: Any, when: float, last: float
+    node: Any,
+    queues: np.ndarray,
+    dma: np.ndarray,
+    hbm_free_ns: float,
+    numbers: Any,
+    made: Any,
+    when: float,
+    last: float,
 ) -> float:
     """The first free queue takes the transfer; each DMA engine does its share after what it has begun.
 
@@ -417,11 +424,11 @@ def _run(
     stack = np.empty(len(nodes) + 1, np.int64)
     hbm_free_ns = np.zeros((len(cores) + 1) // 2)
     later = heaps[0]
-    for node in np.flatnonzero(waits == 0):
-        if nodes[node].track == NO_TRACK:
-            _release(nodes, edges, order, first, numbers, lanes, later, made, ready, waits, stack, node)
+    for root in np.flatnonzero(waits == 0):
+        if nodes[root].track == NO_TRACK:
+            _release(nodes, edges, order, first, numbers, lanes, later, made, ready, waits, stack, int(root))
         else:
-            _enter(nodes, lanes, later, ready, node)
+            _enter(nodes, lanes, later, ready, int(root))
     while True:
         chosen, when = _next_lane(lanes, later, ready)
         if chosen < 0:

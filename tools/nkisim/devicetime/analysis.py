@@ -1,0 +1,208 @@
+"""Where a kernel's time goes: engines, the critical path, stalls by cause, and bytes and products against the limits.
+
+Everything here is read off a finished prediction; `what_if` asks how much sooner the kernel would end without something.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from devicetime.cost import TENSOR
+from devicetime.nodes import TRANSFER
+from devicetime.predict import Prediction
+from devicetime.timeline import Cause, Timeline, TrackKind
+from nkisim.record import Record
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """The chain of events that ends last, each of which began when it did because of the one before it.
+
+    Attributes:
+        events: in order of time.
+        run_ns: what each of them adds to the kernel's time.
+        wait_ns: time between the one before and it, which its cause explains.
+    """
+
+    events: np.ndarray
+    run_ns: np.ndarray
+    wait_ns: np.ndarray
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """What no schedule of these instructions can beat.
+
+    Attributes:
+        total_ns: as predicted.
+        hbm_bytes: read and written by all cores.
+        products: multiply-adds on the Tensor Engines, transposes not counted.
+        tensor_ns: time that the busiest core's products need on a full array at full rate.
+        hbm_ns: time that the bytes need at the rate that two cores share.
+        dma_ns: time that the busiest core's DMA engines need.
+    """
+
+    total_ns: float
+    hbm_bytes: float
+    products: float
+    tensor_ns: float
+    hbm_ns: float
+    dma_ns: float
+
+    @property
+    def share(self) -> float:
+        """The longest of the limits, as a share of the predicted time."""
+        return max(self.tensor_ns, self.hbm_ns) / self.total_ns
+
+
+def busy_shares(timeline: Timeline) -> dict[str, float]:
+    """Share of the time in which each engine holds an instruction; of a core's DMA queues, in which any does."""
+    shares: dict[str, float] = {}
+    for number, track in enumerate(timeline.tracks):
+        if track.kind is not TrackKind.dma_queue:
+            mine = timeline.track == number
+            held = float((timeline.end_ns[mine] - timeline.start_ns[mine]).sum())
+            if mine.any():
+                shares[track.name] = held / timeline.total_ns
+    kinds = np.array([track.kind is TrackKind.dma_queue for track in timeline.tracks])
+    for core in range(len(timeline.streams)):
+        mine = kinds[timeline.track] & (timeline.core == core)
+        if mine.any():
+            shares[f"core {core} DMA"] = _covered(timeline.start_ns[mine], timeline.end_ns[mine]) / timeline.total_ns
+    return shares
+
+
+def _covered(start_ns: np.ndarray, end_ns: np.ndarray) -> float:
+    """Length of the union of intervals, which are in order of start."""
+    reached = np.maximum.accumulate(np.concatenate([[0.0], end_ns]))[:-1]
+    return float(np.maximum(0.0, end_ns - np.maximum(start_ns, reached)).sum())
+
+
+def critical_path(timeline: Timeline) -> CriticalPath:
+    """The chain that ends with the last result."""
+    events: list[int] = []
+    run_ns: list[float] = []
+    wait_ns: list[float] = []
+    event, upper = int(timeline.visible_ns.argmax()), timeline.total_ns
+    while event >= 0:
+        start = float(timeline.start_ns[event])
+        blocker = int(timeline.blocker[event])
+        freed = timeline.end_ns if timeline.track[event] == timeline.track[blocker] else timeline.visible_ns
+        reached = min(start, float(freed[blocker])) if blocker >= 0 else 0.0
+        events.append(event)
+        run_ns.append(upper - start)
+        wait_ns.append(start - reached)
+        event, upper = blocker, reached
+    return CriticalPath(*(np.array(each[::-1]) for each in (events, run_ns, wait_ns)))
+
+
+def path_by_call(timeline: Timeline, path: CriticalPath) -> Counter[str]:
+    """Nanoseconds of the path per call and track, and per cause of waiting."""
+    return _path_by(timeline, path, lambda record: record.op)
+
+
+def path_by_line(timeline: Timeline, path: CriticalPath) -> Counter[str]:
+    """Nanoseconds of the path per line of the kernel, and per cause of waiting."""
+    return _path_by(timeline, path, line_of)
+
+
+def _path_by(timeline: Timeline, path: CriticalPath, label: Callable[[Record], str]) -> Counter[str]:
+    spent: Counter[str] = Counter()
+    for event, run, wait in zip(path.events.tolist(), path.run_ns, path.wait_ns, strict=True):
+        on = timeline.tracks[timeline.track[event]].kind
+        where = "DMA" if on is TrackKind.dma_queue else timeline.tracks[timeline.track[event]].short_name
+        spent[f"{label(timeline.record_of(event))} on {where}"] += float(run)
+        if wait > 0:
+            spent[f"waiting: {Cause(int(timeline.cause[event])).name}"] += float(wait)
+    return spent
+
+
+def line_of(record: Record) -> str:
+    """File and line of the kernel that issued a record."""
+    return _line(record.code, record.instruction)
+
+
+@cache
+def _line(code: object, instruction: int) -> str:
+    from nkisim.source import Site
+
+    site = Site(code, instruction)  # type: ignore[arg-type]
+    return f"{Path(site.code.co_filename).name}:{site.line}"
+
+
+def stalls(timeline: Timeline) -> dict[str, Counter[str]]:
+    """Nanoseconds in which each engine waited, by cause; what is left at the end of the kernel is "none".
+
+    Where an instruction waited for another, the time after that one's result was there is latency: `semaphore`.
+    """
+    found: dict[str, Counter[str]] = {}
+    for number, track in enumerate(timeline.tracks):
+        mine = np.flatnonzero(timeline.track == number)
+        if track.kind is not TrackKind.engine or not len(mine):
+            continue
+        ends = np.concatenate([[0.0], timeline.end_ns[mine]])
+        gaps = np.maximum(0.0, timeline.start_ns[mine] - ends[:-1])
+        blocker = timeline.blocker[mine]
+        result = np.where(blocker >= 0, timeline.visible_ns[blocker], timeline.start_ns[mine])
+        cause = timeline.cause[mine]
+        data = (cause == Cause.dependency) | (cause == Cause.buffer_reuse)
+        latency = np.where(data, np.clip(timeline.start_ns[mine] - result, 0.0, gaps), 0.0)
+        causes = Counter({"none": timeline.total_ns - float(ends[-1])})
+        for value in Cause:
+            causes[value.name] += float((gaps - latency)[cause == value].sum())
+        causes[Cause.semaphore.name] += float(latency.sum())
+        found[track.name] = Counter({name: ns for name, ns in causes.items() if ns > 0})
+    return found
+
+
+def roofline(prediction: Prediction) -> Roofline:
+    """Bytes and products of a prediction against what the target can do."""
+    nodes, machine = prediction.work.nodes, prediction.machine
+    hardware, cores = machine.hardware, prediction.work.cores
+    transfer = nodes["track"] == TRANSFER
+    hbm = np.bincount(nodes["core"][transfer], nodes["hbm_bytes"][transfer], cores)
+    pairs = np.add.reduceat(hbm, np.arange(0, cores, 2))
+    moved = nodes["hold_ns"][transfer] * nodes["engines"][transfer] / hardware.dma_engines_per_core
+    dma = np.bincount(nodes["core"][transfer], moved, cores)
+    worked = [_product_ns(report.stream, core.nodes) for report, core in zip(prediction.reports, prediction.cores, strict=True)]
+    products = sum(_products(report.stream) for report in prediction.reports)
+    return Roofline(
+        total_ns=float(prediction.schedule["visible_ns"].max()),
+        hbm_bytes=float(hbm.sum()),
+        products=float(products),
+        tensor_ns=max(worked),
+        hbm_ns=float(pairs.max()) / machine.constants.hbm_pair_bytes_per_ns,
+        dma_ns=float(dma.max(initial=0.0)),
+    )
+
+
+def is_transpose(record: Record) -> bool:
+    """Whether the Tensor Engine only moves data for it."""
+    return record.op == "nc_transpose" or (record.op == "nc_matmul" and record.detail[0] == "transpose")
+
+
+def _product_ns(stream: list[Record], nodes: np.ndarray) -> float:
+    """Time of a core's products on a full array."""
+    chosen = [n for n in np.flatnonzero(nodes["track"] == TENSOR).tolist() if not is_transpose(stream[n])]
+    return float((nodes["hold_ns"][chosen] * nodes["activity"][chosen]).sum())
+
+
+def _products(stream: list[Record]) -> int:
+    total = 0
+    for record in stream:
+        if record.op in ("nc_matmul", "nc_matmul_mx") and not is_transpose(record):
+            lanes = 4 if record.op == "nc_matmul_mx" else 1
+            stationary = record.reads[0]
+            columns = stationary.elements // stationary.shape[0]
+            depth = stationary.shape[0] * lanes
+            if record.op == "nc_matmul" and record.detail[0] == "double_row":
+                depth, columns = depth * 2, columns // 2
+            total += depth * record.writes[0].elements
+            del columns
+    return total
