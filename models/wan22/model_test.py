@@ -75,7 +75,7 @@ def test_row_mx(oracles, name):
     for part, error in errors.alone.items():
         # Codes are used: an exact result would mean that nothing was quantised.
         assert PROJECTION_COSINE <= error.cosine < BF16_COSINE, part
-    for part, error in errors.blocks.items():
+    for part, error in (*errors.blocks.items(), *errors.updates.items()):
         assert error.cosine >= BLOCK_COSINE, part
     assert errors.in_chain["output"].cosine >= BLOCK_COSINE
 

@@ -77,6 +77,29 @@ def _load(folder: Path, dtype: torch.dtype) -> WanTransformer3DModel:
     return model
 
 
+def self_attention_heads(
+    folder: Path, states: torch.Tensor, latents: torch.Tensor, places: torch.Tensor
+) -> Intermediates:
+    """Q, K and V of the first block's self-attention, in fp32.
+
+    Args:
+        folder: of the published transformer.
+        states: [1, S, hidden], inputs of the projections.
+        latents: [1, C, T, H, W], whose shape says where tokens are.
+        places: [S], which of their tokens the states are.
+
+    Returns:
+        "query", "key" and "value", each [1, heads, S, head_dim].
+    """
+    model = _load(folder, torch.float32)
+    seen: Intermediates = {}
+    rotary = tuple(cache[:, places] for cache in model.rope(latents))
+    recording = _recording_attention(["self"], None, seen)
+    with mock.patch.object(transformer_wan, "dispatch_attention_fn", recording), torch.no_grad():
+        model.blocks[0].attn1(states.float(), None, None, rotary)
+    return {name.removeprefix("self."): tensor for name, tensor in seen.items()}
+
+
 @contextlib.contextmanager
 def _recorded(model: WanTransformer3DModel, seen: Intermediates) -> Iterator[None]:
     """Records what modules take and give while the context lasts."""
