@@ -1,15 +1,16 @@
 """Where a kernel's time goes: engines, the critical path, stalls by cause, and bytes and products against the limits.
 
-Everything here is read off a finished prediction; `what_if` asks how much sooner the kernel would end without something.
+Everything here is read off a finished prediction; `what_if` asks what the kernel would gain without something.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import CodeType
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from devicetime.nodes import TRANSFER
 from devicetime.predict import Prediction
 from devicetime.timeline import Cause, Timeline, TrackKind
 from nkisim.record import Record
+from nkisim.source import Site
 
 
 @dataclass(frozen=True)
@@ -102,25 +104,29 @@ def critical_path(timeline: Timeline) -> CriticalPath:
     return CriticalPath(*(np.array(each[::-1]) for each in (events, run_ns, wait_ns)))
 
 
-def path_by_call(timeline: Timeline, path: CriticalPath) -> Counter[str]:
-    """Nanoseconds of the path per call and track, and per cause of waiting."""
+def path_by_call(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
+    """Nanoseconds of the path per call and track, and per cause of waiting, the most first."""
     return _path_by(timeline, path, lambda record: record.op)
 
 
-def path_by_line(timeline: Timeline, path: CriticalPath) -> Counter[str]:
-    """Nanoseconds of the path per line of the kernel, and per cause of waiting."""
+def path_by_line(timeline: Timeline, path: CriticalPath) -> dict[str, float]:
+    """Nanoseconds of the path per line of the kernel, and per cause of waiting, the most first."""
     return _path_by(timeline, path, line_of)
 
 
-def _path_by(timeline: Timeline, path: CriticalPath, label: Callable[[Record], str]) -> Counter[str]:
-    spent: Counter[str] = Counter()
+def _path_by(timeline: Timeline, path: CriticalPath, label: Callable[[Record], str]) -> dict[str, float]:
+    spent: defaultdict[str, float] = defaultdict(float)
     for event, run, wait in zip(path.events.tolist(), path.run_ns, path.wait_ns, strict=True):
         on = timeline.tracks[timeline.track[event]].kind
         where = "DMA" if on is TrackKind.dma_queue else timeline.tracks[timeline.track[event]].short_name
         spent[f"{label(timeline.record_of(event))} on {where}"] += float(run)
         if wait > 0:
             spent[f"waiting: {Cause(int(timeline.cause[event])).name}"] += float(wait)
-    return spent
+    return _most_first(spent)
+
+
+def _most_first(spent: dict[str, float]) -> dict[str, float]:
+    return {name: ns for name, ns in sorted(spent.items(), key=lambda item: -item[1]) if ns > 0}
 
 
 def line_of(record: Record) -> str:
@@ -129,19 +135,16 @@ def line_of(record: Record) -> str:
 
 
 @cache
-def _line(code: object, instruction: int) -> str:
-    from nkisim.source import Site
-
-    site = Site(code, instruction)  # type: ignore[arg-type]
-    return f"{Path(site.code.co_filename).name}:{site.line}"
+def _line(code: CodeType, instruction: int) -> str:
+    return f"{Path(code.co_filename).name}:{Site(code, instruction).line}"
 
 
-def stalls(timeline: Timeline) -> dict[str, Counter[str]]:
+def stalls(timeline: Timeline) -> dict[str, dict[str, float]]:
     """Nanoseconds in which each engine waited, by cause; what is left at the end of the kernel is "none".
 
     Where an instruction waited for another, the time after that one's result was there is latency: `semaphore`.
     """
-    found: dict[str, Counter[str]] = {}
+    found: dict[str, dict[str, float]] = {}
     for number, track in enumerate(timeline.tracks):
         mine = np.flatnonzero(timeline.track == number)
         if track.kind is not TrackKind.engine or not len(mine):
@@ -153,11 +156,11 @@ def stalls(timeline: Timeline) -> dict[str, Counter[str]]:
         cause = timeline.cause[mine]
         data = (cause == Cause.dependency) | (cause == Cause.buffer_reuse)
         latency = np.where(data, np.clip(timeline.start_ns[mine] - result, 0.0, gaps), 0.0)
-        causes = Counter({"none": timeline.total_ns - float(ends[-1])})
+        causes = defaultdict(float, none=timeline.total_ns - float(ends[-1]))
         for value in Cause:
             causes[value.name] += float((gaps - latency)[cause == value].sum())
         causes[Cause.semaphore.name] += float(latency.sum())
-        found[track.name] = Counter({name: ns for name, ns in causes.items() if ns > 0})
+        found[track.name] = _most_first(causes)
     return found
 
 
@@ -170,7 +173,10 @@ def roofline(prediction: Prediction) -> Roofline:
     pairs = np.add.reduceat(hbm, np.arange(0, cores, 2))
     moved = nodes["hold_ns"][transfer] * nodes["engines"][transfer] / hardware.dma_engines_per_core
     dma = np.bincount(nodes["core"][transfer], moved, cores)
-    worked = [_product_ns(report.stream, core.nodes) for report, core in zip(prediction.reports, prediction.cores, strict=True)]
+    worked = [
+        _product_ns(report.stream, core.nodes)
+        for report, core in zip(prediction.reports, prediction.cores, strict=True)
+    ]
     products = sum(_products(report.stream) for report in prediction.reports)
     return Roofline(
         total_ns=float(prediction.schedule["visible_ns"].max()),
@@ -194,15 +200,12 @@ def _product_ns(stream: list[Record], nodes: np.ndarray) -> float:
 
 
 def _products(stream: list[Record]) -> int:
+    """Multiply-adds: every element of a result is a sum over the contraction."""
     total = 0
     for record in stream:
-        if record.op in ("nc_matmul", "nc_matmul_mx") and not is_transpose(record):
-            lanes = 4 if record.op == "nc_matmul_mx" else 1
-            stationary = record.reads[0]
-            columns = stationary.elements // stationary.shape[0]
-            depth = stationary.shape[0] * lanes
-            if record.op == "nc_matmul" and record.detail[0] == "double_row":
-                depth, columns = depth * 2, columns // 2
-            total += depth * record.writes[0].elements
-            del columns
+        if record.op == "nc_matmul_mx":
+            total += 4 * record.reads[0].shape[0] * record.writes[0].elements
+        elif record.op == "nc_matmul" and not is_transpose(record):
+            halves = 2 if record.detail[0] == "double_row" else 1
+            total += halves * record.reads[0].shape[0] * record.writes[0].elements
     return total

@@ -22,7 +22,10 @@ _PLAIN_FUNCTIONS = ("copy", "identity", "None")
 
 
 def cost(record: Record, machine: Machine) -> Cost:
-    """Cost of an instruction that is no DMA."""
+    """Cost of an instruction that moves nothing by DMA."""
+    if record.op == "core_barrier":
+        barrier_ns = machine.constants.core_barrier_ns
+        return Cost(_NUMBER[record.engine], barrier_ns, barrier_ns)
     return _BY_ENGINE[record.engine](record, machine)
 
 
@@ -147,7 +150,7 @@ def _gpsimd(record: Record, machine: Machine) -> Cost:
 
 
 def _sync(record: Record, machine: Machine) -> Cost:
-    """Register instructions: of the sequencer, so that they cost about a trigger."""
+    """What a sequencer does alone, and a rank that sends and receives nothing: about a trigger."""
     del record
     return Cost(SYNC, machine.constants.dma_trigger_ns, machine.constants.dma_trigger_ns)
 
@@ -176,4 +179,12 @@ _BY_ENGINE = {
     engine.scalar: _scalar,
     engine.gpsimd: _gpsimd,
     engine.sync: _sync,
+    engine.dma: _sync,
+}
+_NUMBER = {
+    engine.tensor: TENSOR,
+    engine.vector: VECTOR,
+    engine.scalar: SCALAR,
+    engine.gpsimd: GPSIMD,
+    engine.sync: SYNC,
 }

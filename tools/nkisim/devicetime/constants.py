@@ -139,7 +139,8 @@ class Constants:
     software_dge_descriptor_ns: float = _constant(
         "ns per descriptor",
         Mark.calibrated,
-        f"{_DMA}, nki-dma-intro-7.png: the 16 engines start 25 ns apart, 8 descriptors each",
+        f"{_DMA}, nki-dma-intro-7.png: 468 ns from the first engine's start to the last one's end, 8 descriptors each",
+        "That page states 97 ns for one of the engines and shows 80 to 165 for others; the packet times give 151.",
     )
     hardware_dge_ns: float = _constant(
         "ns per DMA", Mark.documented, "deep-dives/nki-dge.rst and trn2 guide, DGE: approximately 600 ns"
@@ -200,12 +201,12 @@ TRN2 = Constants(
     semaphore_ns=268,
     dma_engine_bytes_per_ns=24.2,
     dma_descriptor_ns=8.3,
-    dma_fetch_ns=479,
+    dma_fetch_ns=448,
     dma_static_start_ns=1003,
     dma_completion_ns=325,
     dma_trigger_ns=8,
-    software_dge_ns=237,
-    software_dge_descriptor_ns=2.9,
+    software_dge_ns=270,
+    software_dge_descriptor_ns=2.64,
     hardware_dge_ns=600,
     dma_queues=16,
     dma_transpose_rate=0.9,

@@ -27,8 +27,10 @@ def of_core(stream: Sequence[Record], rank: int, positions: Sequence[int]) -> di
     found = {}
     for position in positions:
         record = stream[position]
-        if is_collective(record):
-            lane: Meeting = ("collective", record.detail.groups)
+        if type(record.detail) is CollectiveDetail:
+            if not is_collective(record):
+                continue
+            lane: Meeting = ("collective", _members(record, rank))
         elif record.op == "sendrecv":
             lane = (record.op, rank, record.detail[2])
         else:
@@ -36,6 +38,12 @@ def of_core(stream: Sequence[Record], rank: int, positions: Sequence[int]) -> di
         met[lane] += 1
         found[position] = (*lane, met[lane])
     return found
+
+
+def _members(record: Record, rank: int) -> tuple[tuple[int, ...], ...]:
+    """The ranks that a collective of this rank involves: its group, or all pairs of `collective_permute`."""
+    groups: tuple[tuple[int, ...], ...] = record.detail.groups
+    return groups if record.op == "collective_permute" else tuple(group for group in groups if rank in group)
 
 
 def may_meet(op: str, detail: object) -> bool:

@@ -144,7 +144,7 @@ def _mix(values: np.ndarray) -> np.ndarray:
 def _cost(record: Record, machine: Machine) -> Cost:
     if meetings.is_collective(record):
         return meetings.cost(record, machine)
-    if dma_costs.is_dma(record):
+    if dma_costs.is_dma(record) and (record.reads or record.writes):
         return dma_costs.cost(record, machine)
     return compute_costs.cost(record, machine)
 

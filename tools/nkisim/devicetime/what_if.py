@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -65,7 +66,7 @@ def _engines(prediction: Prediction) -> list[tuple[int, str]]:
     return [(number, name) for number, name in enumerate(TRACK_NAMES) if number in used]
 
 
-def _constants(prediction: Prediction, **values: float) -> Prediction:
+def _constants(prediction: Prediction, **values: Any) -> Prediction:
     machine = prediction.machine
     constants = dataclasses.replace(machine.constants, **values)
     return dataclasses.replace(prediction, machine=dataclasses.replace(machine, constants=constants))

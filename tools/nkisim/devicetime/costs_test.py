@@ -1,0 +1,191 @@
+"""Costs of single instructions: published measurements within 5 %, documented formulas by hand."""
+
+import numpy as np
+import pytest
+from ml_dtypes import bfloat16
+
+import nki
+import nki.isa as nisa
+import nki.language as nl
+import nkisim
+from common import hardware
+from devicetime import constants, nodes
+from devicetime.cost import Machine
+from devicetime.predict import predict
+
+C = constants.TRN2
+MACHINES = {name: Machine(hardware.get(name), constants.of(hardware.get(name))) for name in ("trn2", "trn3")}
+
+
+def costs(body, *, target="trn2"):
+    """Costs of the instructions that a kernel body issues, by call."""
+
+    @nki.jit
+    def kernel(x):
+        body()
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=x)
+        return out
+
+    options = nkisim.Options(target=target, numerics=False)
+    (core,) = nkisim.run(kernel, np.zeros((1, 1), np.float32), options=options).cores
+    return [
+        nodes._cost(record, MACHINES[target]) for record in core.stream[:-1] if record.engine is not nisa.engine.dma
+    ]
+
+
+def sbuf(shape, dtype=nl.float32):
+    return nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf)
+
+
+def psum(shape, dtype=nl.float32):
+    return nl.ndarray(shape, dtype=dtype, buffer=nl.psum)
+
+
+def matmul(k, m, n, dtype, **kwargs):
+    def body():
+        shape = (k, 2) if "perf_mode" in kwargs else (k,)
+        nisa.nc_matmul(psum((m, n)), sbuf((*shape, m), dtype), sbuf((*shape, n), dtype), **kwargs)
+
+    (found,) = costs(body)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("k", "m", "n", "dtype", "cycles"),
+    [
+        (128, 128, 512, nl.bfloat16, 512),
+        (128, 128, 1, nl.bfloat16, 64),
+        (128, 1, 128, nl.bfloat16, 128),
+        (128, 1, 1, nl.bfloat16, 1),
+        (64, 128, 128, nl.float32, 512),
+    ],
+)
+def test_matmul_interval(k, m, n, dtype, cycles):
+    found = matmul(k, m, n, dtype)
+    assert found.hold_ns == pytest.approx(cycles / 2.4)
+    assert found.done_ns == pytest.approx(cycles / 2.4 + C.tensor_fill_ns)
+
+
+def test_fp8_with_double_rows_contracts_256_in_the_time_of_128():
+    found = matmul(128, 128, 512, nl.float8_e4m3, perf_mode=nisa.matmul_perf_mode.double_row)
+    assert found.hold_ns == pytest.approx(512 / 2.4)
+    assert found.activity == 1.0
+
+
+def test_activity_is_the_share_of_the_array():
+    assert matmul(128, 128, 512, nl.bfloat16).activity == 1.0
+    assert matmul(64, 32, 512, nl.bfloat16).activity == pytest.approx(1 / 8)
+    assert matmul(128, 128, 1, nl.bfloat16).activity == pytest.approx(1 / 64)
+
+
+def test_fp32_matmul_as_measured():
+    """KO.pe_II: 859 ns for 128x128x512; KO.mm_latency: about 600 ns for one of its two passes."""
+    found = matmul(128, 128, 512, nl.float32)
+    assert found.hold_ns == pytest.approx(859, rel=0.05)
+    assert found.hold_ns / 2 + C.tensor_fill_ns == pytest.approx(600, rel=0.05)
+
+
+def vector(op, target="trn2"):
+    found = costs(op, target=target)
+    return found[-1].hold_ns, found[-1].done_ns
+
+
+def test_vector_as_measured():
+    """KO.dve_1: 512 fp32 columns from PSUM, 604 ns apart, 690 ns long; KO.dve_2: from SBUF, 342 and 419 to 428 ns."""
+
+    def from_psum():
+        nisa.tensor_copy(dst=sbuf((128, 512)), src=psum((128, 512)), engine=nisa.engine.vector)
+
+    def from_sbuf():
+        nisa.tensor_copy(dst=sbuf((128, 512)), src=sbuf((128, 512)), engine=nisa.engine.vector)
+
+    assert vector(from_psum) == pytest.approx((604, 690), rel=0.05)
+    assert vector(from_sbuf) == pytest.approx((342, 423.5), rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "elements_per_cycle"),
+    [
+        (lambda: sbuf((128, 512), nl.bfloat16), lambda: sbuf((128, 512), nl.bfloat16), 4),
+        (lambda: psum((128, 512), nl.bfloat16), lambda: sbuf((128, 512), nl.bfloat16), 2),
+        (lambda: sbuf((128, 1024), nl.bfloat16)[:, 0:1024:2], lambda: sbuf((128, 512), nl.bfloat16), 2),
+        (lambda: sbuf((128, 512)), lambda: sbuf((128, 512), nl.bfloat16), 2),
+        (lambda: psum((128, 512)), lambda: sbuf((128, 512), nl.bfloat16), 1),
+    ],
+)
+def test_vector_copy_modes(source, target, elements_per_cycle):
+    def body():
+        nisa.tensor_copy(dst=target(), src=source(), engine=nisa.engine.vector)
+
+    assert vector(body)[0] == pytest.approx((512 / elements_per_cycle + 68) / 0.96)
+
+
+@pytest.mark.parametrize(
+    ("body", "cycles"),
+    [
+        (lambda: nisa.tensor_tensor(sbuf((128, 256)), sbuf((128, 256)), sbuf((128, 256)), nl.add), 256),
+        (lambda: nisa.tensor_tensor(sbuf((128, 256)), psum((128, 256)), sbuf((128, 256)), nl.add), 256),
+        (lambda: nisa.tensor_reduce(sbuf((128, 1)), nl.add, sbuf((128, 256)), axis=1), 256),
+        (lambda: nisa.reciprocal(sbuf((128, 32)), sbuf((128, 32))), 256),
+        (lambda: nisa.max8(sbuf((128, 8)), sbuf((128, 256))), 256),
+    ],
+)
+def test_vector_formulas(body, cycles):
+    assert vector(body)[0] == pytest.approx((cycles + 68) / 0.96)
+
+
+@pytest.mark.parametrize(("partitions", "columns", "measured_ns"), [(4, 4096, 3709), (128, 128, 400)])
+def test_activation_as_measured(partitions, columns, measured_ns):
+    """ACT.4096 and ACT.128."""
+
+    def body():
+        nisa.activation(sbuf((partitions, columns), nl.bfloat16), nl.exp, sbuf((partitions, columns), nl.bfloat16))
+
+    (found,) = costs(body)
+    assert found.table == "exp"
+    assert found.done_ns == pytest.approx(measured_ns, rel=0.05)
+
+
+def test_trn3_is_faster_where_it_is_documented_to_be():
+    def transposed():
+        nisa.nc_transpose(psum((128, 128), nl.bfloat16), sbuf((128, 128), nl.bfloat16), nisa.engine.tensor)
+
+    def copied():
+        nisa.tensor_copy(sbuf((128, 512), nl.bfloat16), sbuf((128, 512), nl.bfloat16), engine=nisa.engine.scalar)
+
+    assert costs(transposed)[0].hold_ns == pytest.approx(2 * costs(transposed, target="trn3")[0].hold_ns)
+    assert costs(copied)[0].hold_ns == pytest.approx((512 + 68) / 1.2)
+    assert costs(copied, target="trn3")[0].hold_ns == pytest.approx((256 + 68) / 1.2)
+
+
+@nki.jit
+def load_exp_store(x):
+    tile, made = (nl.ndarray(x.shape, x.dtype, nl.sbuf) for _ in range(2))
+    out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(dst=tile, src=x)
+    nisa.activation(dst=made, op=nl.exp, data=tile)
+    nisa.dma_copy(dst=out, src=made)
+    return out
+
+
+def loaded(shape):
+    """The first load's events, and the activation's, of the vendor's example."""
+    options = nkisim.Options(target="trn2", numerics=False)
+    timeline = predict(nkisim.run(load_exp_store, np.zeros(shape, bfloat16), options=options))
+    tracks = [timeline.tracks[t].short_name for t in timeline.track]
+    return timeline, tracks.index("GpSimd"), tracks.index("DMA 0"), tracks.index("Scalar")
+
+
+def test_a_load_on_all_engines_as_measured():
+    """DMA.ex2: 739 ns to the first byte, 468 ns from there to the last, about 1500 ns to the activation."""
+    timeline, trigger, moved, activated = loaded((128, 128))
+    assert timeline.start_ns[moved] - timeline.start_ns[trigger] == pytest.approx(739, rel=0.05)
+    assert timeline.end_ns[moved] - timeline.start_ns[moved] == pytest.approx(468, rel=0.05)
+    assert timeline.start_ns[activated] - timeline.start_ns[trigger] == pytest.approx(1500, rel=0.05)
+
+
+def test_a_load_on_one_engine_as_measured():
+    """DMA.ex1: 1416 ns for four rows of 8 KiB on one engine."""
+    timeline, _, moved, _ = loaded((4, 4096))
+    assert timeline.end_ns[moved] - timeline.start_ns[moved] == pytest.approx(1416, rel=0.05)
