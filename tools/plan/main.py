@@ -1,0 +1,149 @@
+"""Shows the plan that a kernel would choose, why, and how long it is predicted to take; or sweeps sizes and knobs.
+
+Every option of a kernel takes one value or several: 1,2,4 or 1..8, and `plan` for what the plan chooses itself. With
+one value for each, the plan is printed. With several, every combination is planned and predicted, in parallel over
+processes. Everything is simulated; no Trainium is used.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+
+from common import hardware
+from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
+from tools.bench.files import caller_path, require_writable, whole_file
+from tools.bench.progress import progress
+from tools.bench.tables import show
+from tools.plan import points, results
+from tools.plan.points import BY_PLAN, Outcome
+from tools.plan.subject import Subject
+from tools.plan.subjects import SUBJECTS
+
+OK, NO_PLAN = 0, 1
+WIDTH = 150
+"""Columns of the table where stdout is no terminal."""
+
+_WRITERS = {
+    "csv": lambda outcomes: results.csv_text(outcomes).encode(),
+    "json": lambda outcomes: results.json_text(outcomes).encode(),
+    "plot": results.plot_png,
+}
+
+_EXAMPLES = f"""examples:
+  bazel run //tools/plan -- qkv_cte
+  bazel run //tools/plan -- qkv_cte --seqlen 1184 --width 5120 --degree 1..8,plan --plot degrees.png
+  bazel run //tools/plan -- mla_decode --tokens 16,32,64 --dma-chunks 0..4 --csv chunks.csv
+
+exit status: {OK} there is a plan, {NO_PLAN} no point of the sweep has one, {BAD_INPUT} bad usage, input or output
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command; returns its exit status."""
+    parser = _parser()
+    options = parser.parse_args(arguments)
+    subject = SUBJECTS[options.kernel]
+    try:
+        require_stdout()
+        target = hardware.get(options.target).name
+        lists = {knob.name: getattr(options, knob.name.replace("-", "_")) for knob in subject.knobs}
+        chosen = points.combinations(lists)
+        if options.plot and len(chosen) == 1:
+            raise ValueError("--plot shows a sweep, and every option has one value; accepted: several for one of them")
+        paths = [caller_path(getattr(options, option)) for option in _WRITERS if getattr(options, option)]
+        for path in paths:
+            require_writable(path)
+        if len({path.resolve() for path in paths}) < len(paths):
+            raise ValueError("two of --csv, --json and --plot name one file; accepted: a file for each")
+        if len(chosen) == 1:
+            return _one(options, subject, target, chosen[0])
+        return _sweep(options, subject, target, chosen)
+    except ValueError as error:
+        parser.error(str(error))
+
+
+def _one(options: argparse.Namespace, subject: Subject, target: str, values: dict[str, int | None]) -> int:
+    planned = subject.plan(values, hardware.get(target))
+    with progress(1) as announce:
+        announce("predicting")
+        outcome = points.run(subject.name, target, values)
+    _write(options, [outcome])
+    show([str(planned), *results.table([outcome])], WIDTH)
+    return OK
+
+
+def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: Sequence[dict[str, int | None]]) -> int:
+    jobs = min(options.jobs or os.cpu_count() or 1, len(chosen))
+    varied = [knob.name for knob in subject.knobs if len({values[knob.name] for values in chosen}) > 1]
+    outcomes = []
+    # Fresh processes: threads of this one would be halves in a forked one.
+    with (
+        ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
+        progress(len(chosen)) as announce,
+    ):
+        futures = [pool.submit(points.run, subject.name, target, values) for values in chosen]
+        try:
+            for values, future in zip(chosen, futures, strict=True):
+                announce(" ".join(f"{name} {BY_PLAN if values[name] is None else values[name]}" for name in varied))
+                outcomes.append(future.result())
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return finish(options, outcomes)
+
+
+def finish(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> int:
+    """Writes and prints a sweep's outcomes."""
+    if results.best(outcomes) is None:
+        print(f"plan: no point of the sweep has a plan; the first: {outcomes[0].refusal}", file=sys.stderr)
+        return NO_PLAN
+    _write(options, outcomes)
+    show(results.table(outcomes), WIDTH)
+    return OK
+
+
+def _write(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
+    for option, writer in _WRITERS.items():
+        if name := getattr(options, option):
+            content = writer(outcomes)
+            with whole_file(caller_path(name)) as partial:
+                partial.write_bytes(content)
+
+
+def _parser() -> OneLineParser:
+    parser = OneLineParser("plan", __doc__, _EXAMPLES)
+    kernels = parser.add_subparsers(dest="kernel", required=True, metavar="KERNEL")
+    for subject in SUBJECTS.values():
+        one = kernels.add_parser(subject.name, help="--help shows its options", description=__doc__, epilog=_EXAMPLES)
+        add_subject(one, subject)
+        one.add_argument("--csv", type=file_name, metavar="FILE", help="write a line per point to this file, too")
+        one.add_argument("--json", type=file_name, metavar="FILE", help="write everything to this file, too")
+        one.add_argument("--plot", type=file_name, metavar="FILE", help="write a PNG of the predicted times, too")
+        one.add_argument("--jobs", type=integer(1, 1024), metavar="N", help="processes (default: the processors)")
+    return parser
+
+
+def add_subject(parser: argparse.ArgumentParser, subject: Subject) -> None:
+    """Adds a kernel's target and knobs."""
+    parser.add_argument("--target", default=subject.target, help=f"trn2 or trn3 (default: {subject.target})")
+    for knob in subject.knobs:
+        default = BY_PLAN if knob.default is None else str(knob.default)
+        parser.add_argument(
+            f"--{knob.name}",
+            type=points.values_of(knob),
+            default=(knob.default,),
+            metavar="N",
+            help=f"{knob.help} (default: {default})",
+        )
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -1,0 +1,125 @@
+"""Outcomes as a table, CSV, JSON and a plot."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from rich.console import RenderableType
+
+from tools.bench.tables import new_table, note
+from tools.plan.points import BY_PLAN, Outcome
+
+KIB, MIB = 2**10, 2**20
+MOST_LINES = 8
+"""Of a plot, to stay readable."""
+
+
+def swept(outcomes: Sequence[Outcome]) -> list[str]:
+    """The knobs that differ between outcomes."""
+    first = outcomes[0].values
+    return [name for name in first if any(outcome.values[name] != first[name] for outcome in outcomes)]
+
+
+def best(outcomes: Sequence[Outcome]) -> Outcome | None:
+    """The fastest, the first one of several; None where no point has a plan."""
+    planned = [outcome for outcome in outcomes if outcome.ns is not None]
+    return min(planned, key=lambda outcome: outcome.ns or 0.0, default=None)
+
+
+def table(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
+    """A row per point: the swept knobs, what the plan chose, the predicted time."""
+    knobs, fastest = swept(outcomes), best(outcomes)
+    chosen = [name for name in _chosen(outcomes) if name not in knobs]
+    compared = ["x best", ""] if len(outcomes) > 1 else []
+    columns = [*knobs, *chosen, "µs", "limit", "share", "PE busy", "HBM MiB", "SBUF KiB", *compared]
+    made = new_table(f"{outcomes[0].kernel} on {outcomes[0].target}", columns[0], *columns[1:])
+    for outcome in outcomes:
+        cells = [_value(outcome.values[name]) for name in knobs]
+        cells += [str(outcome.chosen.get(name, "")) for name in chosen]
+        if outcome.predicted is None or fastest is None:
+            made.add_row(*cells, *[""] * (len(columns) - len(cells) - 1), "no plan")
+            continue
+        found, ns, least = outcome.predicted, outcome.ns or 0.0, fastest.ns or 1.0
+        cells += [f"{ns / 1e3:,.1f}", found["limit"], f"{found['share_of_limit']:.0%}", f"{found['tensor_busy']:.0%}"]
+        cells += [f"{outcome.hbm_bytes / MIB:,.1f}", f"{outcome.sbuf_bytes / KIB:,.1f}"]
+        if compared:
+            cells += [f"{ns / least:.3f}", "best" if outcome is fastest else ""]
+        made.add_row(*cells)
+    yield made
+    refused = " The CSV and JSON files say why a point has no plan." if any(one.refusal for one in outcomes) else ""
+    yield note(f"Predicted by the device-time model; no Trainium was used.{refused}")
+
+
+def _chosen(outcomes: Sequence[Outcome]) -> list[str]:
+    return list(dict.fromkeys(name for outcome in outcomes for name in outcome.chosen))
+
+
+def _value(value: int | None) -> str:
+    return BY_PLAN if value is None else f"{value:,}"
+
+
+def csv_text(outcomes: Sequence[Outcome]) -> str:
+    """A line per point with all knobs, whatever was swept; empty cells where there is no plan."""
+    knobs, chosen = list(outcomes[0].values), _chosen(outcomes)
+    header = ["kernel", "target", *knobs, *(f"plan {name}" for name in chosen)]
+    header += ["predicted_ns", "limit", "share_of_limit", "tensor_busy", "hbm_bytes", "sbuf_bytes", "refusal"]
+    file = io.StringIO()
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(header)
+    for outcome in outcomes:
+        row: list[Any] = [outcome.kernel, outcome.target]
+        row += [BY_PLAN if value is None else value for value in outcome.values.values()]
+        row += [outcome.chosen.get(name, "") for name in chosen]
+        found = outcome.predicted or {}
+        row += [found.get(name, "") for name in ("ns", "limit", "share_of_limit", "tensor_busy")]
+        row += ["", ""] if outcome.refusal else [outcome.hbm_bytes, outcome.sbuf_bytes]
+        writer.writerow([*row, outcome.refusal])
+    return file.getvalue()
+
+
+def json_text(outcomes: Sequence[Outcome]) -> str:
+    """All there is to say."""
+    document = {"version": 1, "simulated": True, "points": [asdict(outcome) for outcome in outcomes]}
+    return json.dumps(document, indent=2, allow_nan=False) + "\n"
+
+
+def plot_png(outcomes: Sequence[Outcome]) -> bytes:
+    """Predicted time over the knob with most values, a line per combination of the others.
+
+    Raises:
+        ValueError: nothing was swept, nothing has a plan, or there are too many lines.
+    """
+    knobs = swept(outcomes)
+    if not knobs or best(outcomes) is None:
+        raise ValueError("there is nothing to plot; accepted: a sweep with at least one plan")
+    across = max(knobs, key=lambda name: len({outcome.values[name] for outcome in outcomes}))
+    lines: dict[str, list[tuple[int, float]]] = {}
+    for outcome in outcomes:
+        label = ", ".join(f"{name} {_value(outcome.values[name])}" for name in knobs if name != across)
+        points = lines.setdefault(label, [])
+        x = outcome.values[across]
+        if outcome.ns is not None and x is not None:
+            points.append((x, outcome.ns / 1e3))
+    if len(lines) > MOST_LINES:
+        raise ValueError(f"the plot would have {len(lines)} lines; accepted: up to {MOST_LINES}, sweep fewer knobs")
+    figure = Figure(figsize=(7.2, 4), layout="constrained")
+    axes = figure.subplots()
+    for label, points in lines.items():
+        axes.plot(*zip(*sorted(points), strict=True) if points else ((), ()), "o-", ms=4, lw=1.4, label=label)
+    axes.set(xlabel=across, ylabel="predicted µs")
+    axes.set_ylim(bottom=0)
+    axes.set_title(f"{outcomes[0].kernel} on {outcomes[0].target}", size=10)
+    axes.grid(color="#eceff3")
+    if any(lines):
+        axes.legend(fontsize=8)
+    FigureCanvasAgg(figure)
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
+    return file.getvalue()

@@ -1,0 +1,105 @@
+"""The kernels that can be planned."""
+
+from __future__ import annotations
+
+import functools
+
+from common import schedule
+from common.hardware import Hardware
+from kernels.mla_decode import plan as mla_plan
+from kernels.mla_decode.bench import measure as mla_measure
+from kernels.mla_decode.config import Schedule
+from kernels.mla_decode.dims import Dims as MlaDims
+from kernels.qkv_cte import plan as qkv_plan
+from kernels.qkv_cte.bench import measure as qkv_measure
+from kernels.qkv_cte.dims import Dims as QkvDims
+from tools.plan.subject import Knob, Subject, Values
+
+
+def _sizes(values: Values, *names: str) -> list[int]:
+    """Values of knobs that always have one."""
+    return [value for name in names if (value := values[name]) is not None]
+
+
+def _plan_qkv(values: Values, hardware: Hardware) -> qkv_plan.Plan:
+    dims = QkvDims(*_sizes(values, "batch", "seqlen", "hidden", "width", "lnc", "bias-bytes"))
+    forced = functools.partial(schedule.force, degree=values["degree"], resident_h_tiles=values["resident"])
+    return qkv_plan.make(dims, hardware, forced)
+
+
+def _qkv_chosen(planned: qkv_plan.Plan) -> dict[str, int | str]:
+    chosen = planned.schedule
+    return {
+        "degree": chosen.degree,
+        "banks/group": chosen.banks_per_group,
+        "I-groups": chosen.num_i_groups,
+        "S-blocks": len(chosen.blocks),
+        "resident": chosen.resident_h_tiles,
+        "prefetch": chosen.prefetch,
+    }
+
+
+QKV_CTE = Subject(
+    name="qkv_cte",
+    target="trn3",
+    knobs=(
+        Knob("batch", 1, 1, "sequences"),
+        Knob("seqlen", 9452, 1, "tokens of each, over all cores"),
+        Knob("hidden", 5120, 1, "columns of an activation row, H"),
+        Knob("width", 3840, 1, "output columns, I"),
+        Knob("lnc", 2, 1, "cores"),
+        Knob("bias-bytes", 2, 0, "bytes of a bias element: 0 for none, 2 or 4"),
+        Knob("degree", None, 1, "S-tiles at once"),
+        Knob("resident", None, 0, "H-tiles of weights kept in SBUF"),
+    ),
+    plan=_plan_qkv,
+    simulate=lambda planned: qkv_measure.run(planned).cores,
+    chosen=_qkv_chosen,
+)
+
+
+def _plan_mla(values: Values, hardware: Hardware) -> mla_plan.Plan:
+    tokens, heads, keys, latent, hidden, lnc = _sizes(values, "tokens", "heads", "keys", "latent", "hidden", "lnc")
+    dims = MlaDims(tokens, heads, keys, kv_lora_rank=latent, hidden=hidden, cores=lnc)
+    flags = ("head-major", "latent-bands", "per-token-tails", "late-weighted-sum")
+    for name in flags:
+        if values[name] not in (0, 1):
+            raise ValueError(f"{name} is {values[name]}; accepted: 0 or 1")
+    other = Schedule(**{name.replace("-", "_"): bool(values[name]) for name in flags})
+    (chunks,) = _sizes(values, "dma-chunks")
+    return mla_plan.make(dims, hardware, chunks, group_tokens=values["group"], schedule=other)
+
+
+def _mla_chosen(planned: mla_plan.Plan) -> dict[str, int | str]:
+    return {
+        "group": planned.group_tokens,
+        "key buffers": planned.key_buffers,
+        "DMA chunks": planned.dma_transposed_chunks,
+        "o-proj columns": planned.pass_columns,
+    }
+
+
+MLA_DECODE = Subject(
+    name="mla_decode",
+    target="trn2",
+    knobs=(
+        Knob("tokens", 16, 1, "tokens of the step, over all cores"),
+        Knob("heads", 1, 1, "heads of this rank"),
+        Knob("keys", 2048, 1, "selected keys of each token"),
+        Knob("latent", 512, 1, "width of a cache row's latent field"),
+        Knob("hidden", 7168, 1, "columns that the o-projection emits"),
+        Knob("lnc", 1, 1, "cores"),
+        Knob("dma-chunks", 0, 0, "latent tiles transposed by DMA"),
+        Knob("group", None, 1, "tokens that share a softmax"),
+        Knob("head-major", 0, 0, "1: softmax with heads on partitions"),
+        Knob("latent-bands", 0, 0, "1: latent tiles on 32-partition bands"),
+        Knob("per-token-tails", 0, 0, "1: o-projection a token at a time"),
+        Knob("late-weighted-sum", 0, 0, "1: weighted sums behind the next group's first scores"),
+    ),
+    plan=_plan_mla,
+    simulate=lambda planned: mla_measure.run_without_values(planned).cores,
+    chosen=_mla_chosen,
+)
+
+SUBJECTS = {subject.name: subject for subject in (QKV_CTE, MLA_DECODE)}
+"""By the kernel's name."""
