@@ -22,6 +22,12 @@ def tokens_of(output):
     return [[int(n) for n in line.split("->")[1].split()] for line in output.splitlines() if "->" in line]
 
 
+def number(pattern, output):
+    """The number in the only line of this pattern."""
+    (found,) = re.findall(pattern, output, re.MULTILINE)
+    return float(found.replace(",", ""))
+
+
 def test_decode_prints_tokens_and_times(capsys, tmp_path):
     report = tmp_path / "report.html"
     assert decode.main(["--tokens", "4", "--report", str(report)]) == 0
@@ -29,10 +35,10 @@ def test_decode_prints_tokens_and_times(capsys, tmp_path):
     assert [len(tokens) for tokens in tokens_of(output)] == [4, 4, 4]
     shares = re.findall(r"^(prior index|mla_decode|all-reduce) +\d +([\d.,]+) +([\d.]+)%$", output, re.M)
     assert [share[0] for share in shares] == ["prior index", "mla_decode", "all-reduce"]
-    layer = float(re.search(r"^all +4 +([\d.,]+) +100.0%$", output, re.M)[1].replace(",", ""))
+    layer = number(r"^all +4 +([\d.,]+) +100.0%$", output)
     assert sum(float(us.replace(",", "")) for _, us, _ in shares) == pytest.approx(layer, abs=0.2)
     assert sum(float(share) for *_, share in shares) == pytest.approx(100, abs=0.2)
-    whole = float(re.search(r"^kernels of a layer +61 +([\d.,]+)", output, re.M)[1])
+    whole = number(r"^kernels of a layer +61 +([\d.,]+)", output)
     assert whole == pytest.approx(61 * layer / 1e3, abs=0.01)
     assert "Predicted for 16 sequences of 4,096 positions on one of 16 ranks of a core, trn2" in output
     assert "</html>" in report.read_text()
