@@ -6,9 +6,8 @@ from hypothesis import strategies as st
 
 from fuzz.hostile import hostile_call
 from fuzz.instructions import INSTRUCTIONS
-from fuzz.session import MismatchError, Session
+from fuzz.session import MismatchError, Session, shown
 from fuzz.view_model import Draw
-from nkisim.record import Record
 
 MAX_INSTRUCTIONS = 8
 MAX_HOSTILE = 6
@@ -29,14 +28,9 @@ def differential(draw: Draw) -> int:
     stream = session.run(body)
     if not session.refusals:
         replayed = session.replay()
-        if [_shown(r) for r in stream] != [_shown(r) for r in replayed]:
+        if [shown(r) for r in stream] != [shown(r) for r in replayed]:
             raise MismatchError(f"a timing-only run records other instructions\n{session.source()}")
     return session.calls
-
-
-def _shown(record: Record) -> tuple[object, ...]:
-    regions = [(r.allocation.name, r.dtype, r.offset, r.shape, r.strides) for r in (*record.writes, *record.reads)]
-    return (record.op, record.engine, regions, record.name, record.detail)
 
 
 def hostile(draw: Draw) -> int:

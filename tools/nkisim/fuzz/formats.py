@@ -38,8 +38,44 @@ FLOATS = {
     "float8_e4m3": Float(3, -6, 240.0),
     "float8_e4m3fn": Float(3, -6, 448.0, has_inf=False),
 }
+PACKED = {"float8_e4m3fn_x4": "float8_e4m3fn", "float8_e5m2_x4": "float8_e5m2", "float4_e2m1fn_x4": "float4_e2m1fn"}
 INTEGERS = {"int8": (8, True), "int16": (16, True), "int32": (32, True), "uint8": (8, False), "uint16": (16, False),
             "uint32": (32, False)}  # fmt: skip
+
+
+FP4 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
+"""Magnitudes of e2m1 by code."""
+
+
+def of_codes(codes: np.ndarray, dtype: str) -> np.ndarray:
+    """What 8-bit codes of a floating-point type stand for."""
+    kind = FLOATS[dtype]
+    bits = kind.mantissa_bits
+    exponents, mantissas = (codes & 0x7F) >> bits, (codes & ((1 << bits) - 1)).astype(np.float64)
+    magnitudes = np.where(
+        exponents == 0,
+        np.ldexp(mantissas, kind.least_exponent - bits),
+        np.ldexp(mantissas + (1 << bits), exponents.astype(np.int32) - 1 + kind.least_exponent - bits),
+    )
+    if kind.has_inf:
+        top = exponents == 0x7F >> bits
+        magnitudes = np.where(top, np.where(mantissas == 0, np.inf, np.nan), magnitudes)
+    else:
+        magnitudes = np.where(codes & 0x7F == 0x7F, np.nan, magnitudes)
+    return np.where(codes & 0x80, -magnitudes, magnitudes)
+
+
+def codes_of(values: np.ndarray, dtype: str) -> np.ndarray:
+    """8-bit codes of numbers that a floating-point type holds."""
+    positive = of_codes(np.arange(128, dtype=np.uint8), dtype)
+    finite = positive[np.isfinite(positive)]
+    found = np.searchsorted(finite, np.abs(values)).astype(np.uint8)
+    return np.where(np.signbit(values), found | 0x80, found).astype(np.uint8)
+
+
+def of_e8m0(codes: np.ndarray) -> np.ndarray:
+    """Block scales: powers of two, and NaN."""
+    return np.where(codes == 255, np.nan, np.ldexp(1.0, codes.astype(np.int32) - 127))
 
 
 def limits(dtype: DType) -> tuple[int, int]:

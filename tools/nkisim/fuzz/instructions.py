@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fuzz import copies, dma, elementwise, patterns, reductions, tensor_engine
+from fuzz import copies, dma, elementwise, loops, mx, patterns, reductions, tensor_engine
 from fuzz.session import Session
 
 INSTRUCTIONS: tuple[Callable[[Session], None], ...] = (
@@ -12,8 +12,12 @@ INSTRUCTIONS: tuple[Callable[[Session], None], ...] = (
     copies.memset,
     copies.tensor_copy,
     copies.tensor_copy_predicated,
+    dma.added_rows,
+    dma.dma_compute,
     dma.dma_copy,
+    dma.dma_transpose,
     dma.gather,
+    dma.gathered_transpose,
     dma.scatter,
     elementwise.activation,
     elementwise.reciprocal,
@@ -22,6 +26,11 @@ INSTRUCTIONS: tuple[Callable[[Session], None], ...] = (
     elementwise.tensor_scalar_bits,
     elementwise.tensor_tensor,
     elementwise.tensor_tensor_bits,
+    loops.copy_columns,
+    loops.repeat,
+    loops.through_register,
+    mx.nc_matmul_mx,
+    mx.quantize_mx,
     patterns.affine_select,
     patterns.iota,
     reductions.max8,

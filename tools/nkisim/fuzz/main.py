@@ -1,7 +1,7 @@
 """Runs the fuzzer: `bazel run //tools/nkisim/fuzz -- --minutes 60 --seed 1`.
 
-Half of the time goes to kernels that have to agree with the oracle, half to hostile calls. Exit status: 0 without a
-finding, 1 with one, of which the smallest kernel found is printed.
+The time is shared by kernels that have to agree with the oracle, collectives that have to, and hostile calls. Exit
+status: 0 without a finding, 1 with one, of which the smallest kernel found is printed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,15 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 from fuzz.cases import differential, hostile
+from fuzz.collectives import collectives
 from fuzz.session import MismatchError
 from fuzz.view_model import Draw
 
-CASES: dict[str, Callable[[Draw], int]] = {"differential": differential, "hostile": hostile}
+CASES: dict[str, Callable[[Draw], int]] = {
+    "differential": differential,
+    "collectives": collectives,
+    "hostile": hostile,
+}
 _BATCH = 200
 
 

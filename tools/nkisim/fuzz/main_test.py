@@ -11,11 +11,14 @@ import pytest
 from fuzz import main
 from fuzz.session import MismatchError
 from nkisim import views
-from nkisim.numerics import cast
+from nkisim.collectives import group, whole
+from nkisim.isa import dma_transpose, matmul_mx
+from nkisim.language import iteration
+from nkisim.numerics import cast, mx
 from nkisim.storage import Storage
 from nkisim.views import View
 
-CASES = {"differential": 500, "hostile": 700}
+CASES = {"differential": 400, "collectives": 250, "hostile": 500}
 
 
 @pytest.mark.parametrize("kind", sorted(CASES))
@@ -47,19 +50,53 @@ def _forgetful(original: Callable[..., None]) -> Callable[..., None]:
     return lambda storage, region: None if region.offset else original(storage, region)
 
 
-FAULTS: dict[str, tuple[Any, str, Callable[..., Any]]] = {
-    "a cast off by an ulp": (cast, "store", _off_by_an_ulp),
-    "a view that starts an element late": (views, "permute", _one_too_many),
-    "writes that are not noted": (Storage, "mark_written", _forgetful),
+def _rounded_up(original: Callable[..., Any]) -> Callable[..., Any]:
+    def quantize(values: np.ndarray, kind: Any) -> tuple[np.ndarray, np.ndarray]:
+        words, scales = original(values, kind)
+        return words, np.minimum(scales, 253) + np.uint8(1)
+
+    return quantize
+
+
+def _of_other_rows(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda *given: np.roll(original(*given), 1, axis=0)
+
+
+def _unturned(original: dict[int, Any]) -> dict[int, Any]:
+    return original | {3: (2, 0, 1)}
+
+
+def _backwards(original: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda arrays, op: original(arrays[::-1], op)
+
+
+def _once_less(original: Callable[..., Any]) -> Callable[..., Any]:
+    def counted(*given: Any) -> tuple[Any, range]:
+        core, values = original(*given)
+        return core, values[:-1] if len(values) > 1 else values
+
+    return counted
+
+
+FAULTS: dict[str, tuple[str, Any, str, Callable[..., Any]]] = {
+    "a cast off by an ulp": ("differential", cast, "store", _off_by_an_ulp),
+    "a view that starts an element late": ("differential", views, "permute", _one_too_many),
+    "writes that are not noted": ("differential", Storage, "mark_written", _forgetful),
+    "block scales rounded up": ("differential", mx, "quantize", _rounded_up),
+    "block scales of other rows": ("differential", matmul_mx, "_exponents", _of_other_rows),
+    "a transpose by DMA of other axes": ("differential", dma_transpose, "_AXES", _unturned),
+    "a loop that ends early": ("differential", iteration, "_counted", _once_less),
+    "ranks added in another order": ("collectives", whole, "reduced", _backwards),
+    "a split along other rows": ("collectives", group, "members", lambda original: lambda *g: original(*g)[::-1]),
 }
 
 
 @pytest.mark.parametrize("fault", sorted(FAULTS))
-def test_the_differential_fuzzer_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    owner, name, broken = FAULTS[fault]
+def test_the_fuzzer_sees_a_fault(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, owner, name, broken = FAULTS[fault]
     monkeypatch.setattr(owner, name, broken(getattr(owner, name)))
     with pytest.raises(MismatchError) as caught:
-        main.batch(main.CASES["differential"], 1, 300, main.Count(), shrink=False)
+        main.batch(main.CASES[kind], 1, 500, main.Count(), shrink=False)
     assert "def kernel(" in str(caught.value)
 
 

@@ -25,6 +25,7 @@ LOADED = ("float32", "bfloat16", "float16", "float8_e4m3", "float8_e4m3fn", "flo
           "uint8", "uint16", "uint32")  # fmt: skip
 """Types of which there is an argument full of numbers."""
 _ARGUMENT_ELEMENTS = 4096
+_CODES = 4 * _ARGUMENT_ELEMENTS
 _PARTITIONS = (1, 2, 3, 4, 5, 31, 32, 33, 64, 100, 128)
 _MAX_PSUM_TILES = 6
 _MODULES = {"nisa": nki.isa, "nl": nki.language, "ncc": nki.collectives, "np": np}
@@ -40,7 +41,10 @@ class SpoiledError(Exception):
 
 
 def arguments(target: str, seed: int) -> dict[str, np.ndarray]:
-    """The kernel's arguments: flat arrays, one per type, mostly of moderate numbers, with zeros and extremes."""
+    """The kernel's arguments: flat arrays, one per type, mostly of moderate numbers, with zeros and extremes.
+
+    `x_rows` are row numbers below 8, `x_codes` bytes that are finite in every fp8 and fp4 type, `x_scales` of e8m0.
+    """
     random = np.random.default_rng(seed)
     given: dict[str, np.ndarray] = {}
     for name in LOADED:
@@ -60,7 +64,20 @@ def arguments(target: str, seed: int) -> dict[str, np.ndarray]:
         with np.errstate(all="ignore"):
             given[f"x_{name}"] = values.astype(storage)
     given["x_rows"] = random.integers(0, 8, _ARGUMENT_ELEMENTS).astype(np.int32)
+    codes = random.integers(0, 256, _CODES, np.uint8)
+    codes[codes & 0x7C == 0x7C] &= 0x8F
+    given["x_codes"] = codes
+    scales = random.integers(117, 138, _ARGUMENT_ELEMENTS, np.uint8)
+    odd = random.random(_ARGUMENT_ELEMENTS) < 0.002
+    scales[odd] = random.choice([0, 1, 60, 80, 81, 160, 254, 255], int(odd.sum()))
+    given["x_scales"] = scales
     return given
+
+
+def shown(record: Record) -> tuple[object, ...]:
+    """A record as another run's can be compared with."""
+    regions = [(r.allocation.name, r.dtype, r.offset, r.shape, r.strides) for r in (*record.writes, *record.reads)]
+    return (record.op, record.engine, regions, record.name, record.detail)
 
 
 class Session:
@@ -167,7 +184,7 @@ class Session:
         """Runs an instruction and checks what it did.
 
         Args:
-            effect: what it has to do; asked before it runs.
+            effect: as for `perform`.
             parameters: operands, or Python source.
         """
         given = {k: v.source if isinstance(v, Operand) else v for k, v in parameters.items()}
@@ -180,6 +197,14 @@ class Session:
         if spoil is not None:
             self.hostile(statement)
             raise SpoiledError
+        self.perform(statement, effect)
+
+    def perform(self, statement: str, effect: Callable[[], Effect]) -> None:
+        """Runs a statement and checks what it did.
+
+        Args:
+            effect: what it has to do; asked before it runs.
+        """
         if self.lenient:
             self._tried(statement, effect)
             return
@@ -299,13 +324,15 @@ class Session:
         self.call("dma_copy", lambda: copied(tile, source, through_fp32=False), dst=tile, src=source)
         return tile
 
-    def part_of(self, name: str, start: int, size: int) -> Operand:
-        """So many elements of an argument."""
+    def part_of(self, name: str, start: int, size: int, dtype: DType | None = None) -> Operand:
+        """So many elements of an argument, which may be read as another type."""
         tensor = self.tensors[name]
-        calls = (ViewCall("index", (slice(start, start + size),)),)
+        calls = [ViewCall("index", (slice(start, start + size),))]
+        if dtype is not None:
+            calls.append(ViewCall("view", (dtype,)))
         model = tensor.model(calls)
         assert model is not None
-        return Operand(tensor, calls, model)
+        return Operand(tensor, tuple(calls), model)
 
     def source_operand(self, dtypes: tuple[DType, ...], buffers: tuple[str, ...] = ("sbuf", "psum")) -> Operand:
         """A view that an engine may read: an existing one, or of a new tile."""

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from fuzz import formats
-from fuzz.operators import BY_NAME, FP32_ERROR
-from fuzz.oracle import Effect, Fault, moved, within
+from fuzz.operators import BY_NAME, FP32_ERROR, Array
+from fuzz.oracle import Effect, Fault, Operand, moved, within
 from fuzz.session import Session, apart
+
+_TINY = 2.0**-126
+"""Products below may be taken for zero."""
 
 
 def nc_matmul(session: Session) -> None:
@@ -27,20 +30,23 @@ def nc_matmul(session: Session) -> None:
     foreign = session.target == "trn2" and dst.tensor.written.any() and accumulate is not False
     if foreign:
         return
+    session.call(
+        "nc_matmul", lambda: product(dst, stationary.rows(), moving.rows(), accumulate),
+        dst=dst, stationary=stationary, moving=moving, accumulate=repr(accumulate),
+    )  # fmt: skip
 
-    def effect() -> Effect:
-        unwritten = dst.unwritten()
-        if accumulate is not False and unwritten.any() and (accumulate or not unwritten.all()):
-            return Fault("AccumulationError")
-        x, y = stationary.rows(), moving.rows()
-        with np.errstate(all="ignore"):
-            product, sizes = x.T @ y, np.abs(x).T @ np.abs(y)
+
+def product(dst: Operand, x: Array, y: Array, accumulate: bool | None) -> Effect:
+    """`x.T @ y` into PSUM, or added to what is there, with sums in fp32 in any order."""
+    unwritten = dst.unwritten()
+    if accumulate is not False and unwritten.any() and (accumulate or not unwritten.all()):
+        return Fault("AccumulationError")
+    with np.errstate(all="ignore"):
+        total, sizes = x.T @ y, np.abs(x).T @ np.abs(y)
         if accumulate is not False and not unwritten.any():
-            with np.errstate(all="ignore"):
-                product, sizes = product + dst.rows(), sizes + np.abs(dst.rows())
-        return [within(dst, product, sizes * (contraction + 2) * FP32_ERROR, ~np.isfinite(sizes) | (sizes > 1e37))]
-
-    session.call("nc_matmul", effect, dst=dst, stationary=stationary, moving=moving, accumulate=repr(accumulate))
+            total, sizes = total + dst.rows(), sizes + np.abs(dst.rows())
+        error = sizes * (len(x) + 2) * FP32_ERROR + len(x) * _TINY
+    return [within(dst, total, error, ~np.isfinite(sizes) | (sizes > 1e37))]
 
 
 def nc_transpose(session: Session) -> None:
