@@ -19,11 +19,17 @@ STATISTICS_VALUES = 6
 QUADRANT = 32
 """Partitions within which the Vector Engine's shuffle moves rows."""
 
-MAX_DEPTH = 3
-"""Most S-tiles under way at once: one in each of Vector, GpSimd and Scalar Engine while others are moved.
+MAX_DEPTH = 4
+"""Most S-tiles of AdaLN under way at once: one in each of Vector, GpSimd and Scalar Engine, and one that is moved.
 
-Predicted for AdaLN of Wan2.2 (9,452 tokens, H = 5,120): 797 us with 1, 421 with 2, 411 with 3, 408 with 4; with 1,184
-tokens, as before cross-attention, 126, 84, 89, 102; row quantisation alone 292, 150, 139, 137.
+Predicted for 9,452 tokens of H = 5,120, with the reading of the Scalar Engine's registers after what fills them: 855 us
+with 1, 457 with 2, 464 with 3, 412 with 4, 414 with 5.
+"""
+
+ROWS_MAX_DEPTH = 8
+"""The same where rows are quantised as they come: a short way through the engines, with DMAs as long on either side.
+
+Predicted likewise: 470 us with 1, 245 with 2, 147 with 4, 140 with 6, 137 with 8 and with 10; the bytes alone take 124.
 """
 
 MODULATION_BUFFERS = 2

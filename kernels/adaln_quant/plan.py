@@ -13,6 +13,7 @@ from kernels.adaln_quant.config import (
     MAX_DEPTH,
     MODULATION_BUFFERS,
     QUADRANT,
+    ROWS_MAX_DEPTH,
     S_TILE,
     STATISTICS_VALUES,
     AdalnQuantConfig,
@@ -118,7 +119,8 @@ def _deepest(dims: Dims, hardware: Hardware) -> tuple[int, MemoryMap]:
     Raises:
         BudgetError: not even one fits.
     """
-    depth = min(MAX_DEPTH, dims.s_tiles)
+    most = ROWS_MAX_DEPTH if dims.modulation is Modulation.none else MAX_DEPTH
+    depth = min(most, dims.s_tiles)
     while True:
         try:
             return depth, _sbuf_map(dims, hardware, depth)

@@ -1,0 +1,1 @@
+"""Bench of `adaln_quant`."""
