@@ -133,19 +133,21 @@ def test_depth_is_what_fits():
 
 
 @pytest.mark.parametrize("case", WAN22, ids=lambda case: case.name)
-def test_dma_rows_are_long(case):
-    """Runs of less than 2 KiB would leave the DMA engines below their bandwidth; the narrowest rows here are longer."""
-    finished = run_without_values(dataclasses.replace(case, seqlen=260).plan())
-    for core in finished.cores:
-        for record in core.stream:
-            if record.op == "dma_copy":
-                region = next(r for r in (*record.reads, *record.writes) if is_hbm(r))
-                row_bytes = region.size_bytes // min(128, record.writes[0].size_bytes and region_rows(region, case))
-                assert row_bytes >= min(2048, case.hidden)
-
-
-def region_rows(region, case):
-    return max(1, region.elements // case.hidden)
+def test_dmas_move_whole_rows(case):
+    """Runs below 2 KiB would leave the DMA engines under their bandwidth. A whole row is the longest run there is."""
+    made = dataclasses.replace(case, seqlen=260).plan()
+    row_bytes = {
+        "x": case.hidden * case.dtype.itemsize,
+        "scale": case.hidden * case.modulation_dtype.itemsize,
+        "shift": case.hidden * case.modulation_dtype.itemsize,
+        "output": case.hidden + 4 if case.quantised else case.hidden * 2,
+    }
+    for core in run_without_values(made).cores:
+        moved = [region for record in core.stream for region in (*record.reads, *record.writes) if is_hbm(region)]
+        assert {region.allocation.name for region in moved} >= {"x", "output"}
+        for region in moved:
+            assert region.strides[-1] == 1
+            assert region.shape[-1] * region.dtype.itemsize == row_bytes[region.allocation.name]
 
 
 def test_table_names_every_allocation():
