@@ -4,6 +4,7 @@ import nki.isa as nisa
 import nki.language as nl
 from kernels.qkv_cte.buffers import Buffers
 from kernels.qkv_cte.config import S_TILE, NormRopePass, ProjectionConfig
+from kernels.qkv_cte.engines import helper
 from kernels.qkv_cte.evict import output_columns
 from kernels.qkv_cte.norm_pass import reduce_to_inv_rms
 from kernels.qkv_cte.pass_buffers import PassBuffers, allocate_pass, load_gammas
@@ -29,7 +30,7 @@ def apply_pass(
     if norm_rope is None:
         return
     inv_rms = reduce_to_inv_rms(config, buffers)
-    gammas = load_gammas(config, norm_rope, buffers, q_gamma, k_gamma)
+    gammas = load_gammas(config, norm_rope, q_gamma, k_gamma)
     passing = allocate_pass(config, norm_rope, gammas, cos_cache)
     core_first = nl.program_id(0) * config.tokens_per_core
     applied = 0
@@ -49,7 +50,7 @@ def apply_pass(
             if gamma is not None:
                 gamma = gamma[0:tokens, :]
             if caches is not None:
-                rotate(norm_rope, passing, rows, scale, gamma, caches, applied)
+                rotate(config, norm_rope, passing, rows, scale, gamma, caches, applied)
             else:
                 normalise(rows, scale, gamma)
             copy(dst=columns, src=rows)
@@ -84,6 +85,7 @@ def normalise(rows: NkiTensor, inv_rms: NkiTensor | None, gamma: NkiTensor | Non
 
 
 def rotate(
+    config: ProjectionConfig,
     norm_rope: NormRopePass,
     passing: PassBuffers,
     rows: NkiTensor,
@@ -110,7 +112,7 @@ def rotate(
     straight = passing.straight[slot][0:tokens, 0:width]
     x = rows
     if gamma is not None:
-        nisa.tensor_tensor(dst=straight, data1=rows, data2=gamma, op=nl.multiply, engine=nisa.engine.gpsimd)
+        nisa.tensor_tensor(dst=straight, data1=rows, data2=gamma, op=nl.multiply, engine=helper(config))
         x = straight
     by_head = (heads, head_dim)
     x = x.reshape_dim(1, by_head)
@@ -127,7 +129,7 @@ def rotate(
         op=nl.multiply,
         engine=vector,
     )
-    nisa.tensor_tensor(dst=straight, data1=x, data2=cos, op=nl.multiply, engine=vector)
+    nisa.tensor_tensor(dst=straight, data1=x, data2=cos, op=nl.multiply, engine=helper(config))
     nisa.tensor_tensor(dst=rows.reshape_dim(1, by_head), data1=straight, data2=crossed, op=nl.add, engine=vector)
 
 

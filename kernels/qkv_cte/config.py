@@ -19,6 +19,12 @@ BANK_COLUMNS = 512
 CHUNK_BUFFERS = 2
 """Rotating buffers for streamed weights: one is loaded while the other is multiplied."""
 
+QUADRANT = 32
+"""Partitions within which the Vector Engine's shuffle moves rows."""
+
+ROW_READS = S_TILE // QUADRANT
+"""How often a row that every partition needs is read from HBM."""
+
 ROW_BUFFERS = 2
 """Rotating buffers for token-major activation rows."""
 

@@ -49,20 +49,26 @@ def row_mx_projection(
     Notes:
         Rounding: products accumulate in fp32; times row scale, times column scale, plus bias are fp32 steps; one
         rounding to bf16 at the end. The public kernel rounds after the scales and again after the bias.
-        Q and K that are normalised or rotated are rounded twice in all: to bf16 by the projection, as above, and to
-        bf16 by the pass. Between the two everything is fp32: the squares of the bf16 values and their sum (so what
-        is normalised has the mean square that was measured), `rsqrt(sum / count + eps)`, and
-            without RoPE: (x * inv_rms) * gamma
-            with RoPE: (x * gamma) * (cos * inv_rms) + (half-swapped x * gamma) * (+-sin * inv_rms)
-        with a step of fp32 rounding at each operator.
+        Q and K that are normalised or rotated are rounded to bf16 twice in all. Between the two everything is fp32,
+        with a step of rounding at each operator. In the pass, which the seed has:
+            1. x = bf16(projection); 2. the squares of x and their sum, so that what is normalised has the mean square
+            that was measured; 3. inv_rms = rsqrt(sum / count + eps); 4. bf16 of
+            (x * inv_rms) * gamma without RoPE, with it of
+            (x * gamma) * (cos * inv_rms) + (half-swapped x * gamma) * (+-sin * inv_rms).
+        In the evictions (early flow):
+            1. the squares of the fp32 projection x and their sum by bank, then over banks; 2. y = bf16 of
+            x * gamma without RoPE, with it of (x * gamma) * cos + (half-swapped x * gamma) * +-sin;
+            3. inv_rms as above; 4. bf16(y * inv_rms).
+        RoPE without a norm is rounded once in the early flow. V is rounded once in either.
         Activations arrive token-major, and the product wants four contraction rows in each word of a partition. As
         words of four codes that is a plain transpose, which the Tensor Engine does bit by bit in fp32: 10 of its
         instructions per S-tile at H = 5120, against 80 to 100 products. A 4-byte-granular DMA would move the same
         bytes in 163,840 elements.
-        Column scales and bias are needed on every partition. They are read once from HBM and broadcast by a product
-        with a row of ones, exact in fp32, instead of being read 128 times.
-        Every buffer sits at an address of the plan, so that the plan is what the chip allocates. The staging of the
-        broadcast lies where the outputs will, which are written last, so that nothing waits for it.
+        Column scales, bias and gammas are needed on every partition. They are read 4 times from HBM, to the first
+        partition of each quadrant, and shuffled to the others, instead of being read 128 times.
+        Every buffer sits at an address of the plan, so that the plan is what the chip allocates.
+        With `config.flow.early` gamma and RoPE are applied while banks are evicted, before the all-reduce: only
+        `inv_rms`, which acts on a token as a whole, is left for the pass. `early` and `flow_plan` have the details.
 
     Pseudocode:
         resident = first N H-tiles of weight

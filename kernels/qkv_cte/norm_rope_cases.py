@@ -11,11 +11,14 @@ import torch
 
 from common import schedule
 from common.hardware import TRN3
+from common.row_mx import H_PACK, ROW_TAIL_BYTES
 from kernels.qkv_cte import cases, pass_plan, plan
 from kernels.qkv_cte.cases import Case, Operands
 from kernels.qkv_cte.config import SEED_FLOW, Flow, NormRopePass
 from kernels.qkv_cte.flow_plan import can_be_early
 from kernels.qkv_cte.plan import Plan
+
+_CHANNEL_DTYPES = {2: torch.bfloat16, 4: torch.float32}
 
 Groups = tuple[tuple[int, ...], ...] | None
 
@@ -167,3 +170,27 @@ def normal_operands(call: NormRopeCase, seed: int = 0) -> NormRopeOperands:
         angles = 6.3 * torch.rand(case.batch, case.seqlen, case.head_dim, generator=generator)
         cos, sin = (f(angles).to(call.cache_dtype) for f in (torch.cos, torch.sin))
     return NormRopeOperands(cases.normal_operands(case, seed), q_gamma, k_gamma, cos, sin)
+
+
+def without_values(made: Plan) -> tuple[Any, ...]:
+    """Positional arguments of the kernel of a plan's sizes and dtypes that hold no data."""
+    dims, norm_rope = made.dims, made.norm_rope
+    empty = functools.partial(torch.empty, device="meta")
+    gammas: dict[str, torch.Tensor] = {}
+    caches: list[torch.Tensor | None] = [None, None]
+    for segment in () if norm_rope is None else norm_rope.segments:
+        if segment.gamma_bytes:
+            gammas[segment.name] = empty(1, segment.width, dtype=_CHANNEL_DTYPES[segment.gamma_bytes])
+    if norm_rope is not None and norm_rope.cache_bytes:
+        shape = (dims.batch, dims.seqlen, norm_rope.head_dim)
+        caches = [empty(shape, dtype=_CHANNEL_DTYPES[norm_rope.cache_bytes]) for _ in "cs"]
+    return (
+        empty(dims.batch, dims.seqlen, dims.hidden + ROW_TAIL_BYTES, dtype=torch.float8_e4m3fn),
+        empty(dims.hidden // H_PACK, dims.width, H_PACK, dtype=torch.float8_e4m3fn),
+        empty(1, dims.width, dtype=torch.float32),
+        empty(1, dims.width, dtype=_CHANNEL_DTYPES[dims.bias_bytes]) if dims.bias_bytes else None,
+        made.config,
+        gammas.get("q"),
+        gammas.get("k"),
+        *caches,
+    )

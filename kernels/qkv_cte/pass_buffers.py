@@ -2,11 +2,9 @@
 
 from dataclasses import dataclass
 
-import nki.isa as nisa
 import nki.language as nl
-from kernels.qkv_cte.buffers import Buffers, widest_normalised
 from kernels.qkv_cte.config import PASS_BUFFERS, S_TILE, NormRopePass, ProjectionConfig
-from kernels.qkv_cte.loads import broadcast_row
+from kernels.qkv_cte.loads import load_row
 from kernels.qkv_cte.placing import place
 from kernels.qkv_cte.tiling import count_tiles
 from nki.language import NKIObject, NkiTensor
@@ -27,26 +25,20 @@ class PassBuffers(NKIObject):
 def load_gammas(
     config: ProjectionConfig,
     norm_rope: NormRopePass,
-    buffers: Buffers,
     q_gamma: NkiTensor | None,
     k_gamma: NkiTensor | None,
 ) -> list[NkiTensor | None]:
-    """Broadcasts each segment's gamma over the partitions; None for a segment that is not normalised.
+    """Loads each segment's gamma to every partition; None for a segment that is not normalised.
 
     gamma[p, i] = gamma of channel i of the whole segment
     """
     gammas = []
-    ones, row = None, None
     for segment in norm_rope.segments:
         source = q_gamma if segment.name == "q" else k_gamma
         gamma = None
         if source is not None and segment.gamma_bytes > 0:
-            if ones is None or row is None:
-                ones = place(config, "gamma_ones", (1, S_TILE), nl.float32)
-                nisa.memset(dst=ones, value=1.0, engine=nisa.engine.gpsimd)
-                row = place(config, "gamma_row", (1, widest_normalised(norm_rope)), nl.float32)
             gamma = place(config, f"gamma_{segment.name}", (S_TILE, segment.width), nl.float32)
-            broadcast_row(config, buffers, ones, row[:, 0 : segment.width], source, gamma)
+            load_row(gamma, source)
         gammas.append(gamma)
     return gammas
 

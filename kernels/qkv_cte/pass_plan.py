@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from kernels.qkv_cte.config import PASS_BUFFERS, S_TILE, NormRopePass, PassSegment
+from kernels.qkv_cte.config import PASS_BUFFERS, NormRopePass, PassSegment
 from kernels.qkv_cte.dims import Dims
 
 FP32_BYTES, BF16_BYTES = 4, 2
@@ -55,15 +55,6 @@ def projection_buffers(norm_rope: NormRopePass | None) -> list[tuple[str, int]]:
     """What the sums of squares need while the projection runs."""
     normalised = _normalised(norm_rope)
     return [("squares", BF16_BYTES * max(segment.width for segment in normalised))] if normalised else []
-
-
-def staging_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
-    """What broadcasts the gammas; the buffers that follow lie over it."""
-    normalised = _normalised(norm_rope)
-    if not normalised:
-        return []
-    widest = max(segment.width for segment in normalised)
-    return [("gamma_ones", FP32_BYTES * S_TILE), ("gamma_row", FP32_BYTES * widest)]
 
 
 def kept_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from kernels.qkv_cte.config import (
     H_PACK,
     H_TILE_WORDS,
     ROW_BUFFERS,
+    ROW_READS,
     S_TILE,
     SEED_FLOW,
     Flow,
@@ -72,6 +72,8 @@ class Plan:
         norm_rope: the pass over Q and K after the projection, if any.
         nbsd_head_dim: columns of a head for layout NBSd; 0 for BSD.
         flow: how the work beside the products is spread over time and engines.
+        policy: how it was chosen, "seed" or "best" (`kernels.qkv_cte.policy`).
+        policy_why: what the policy says for it.
     """
 
     dims: Dims
@@ -84,6 +86,8 @@ class Plan:
     norm_rope: NormRopePass | None = None
     nbsd_head_dim: int = 0
     flow: Flow = SEED_FLOW
+    policy: str = "seed"
+    policy_why: tuple[str, ...] = ()
 
     @property
     def config(self) -> ProjectionConfig:
@@ -120,6 +124,8 @@ class Plan:
             f"degree {chosen.degree}, {chosen.banks_per_group} banks per group, {chosen.num_i_groups} I-groups, "
             f"{len(chosen.blocks)} S-blocks, {chosen.prefetch} prefetch",
             *(f"  {reason}" for reason in chosen.why),
+            f"policy {self.policy}",
+            *(f"  {reason}" for reason in self.policy_why),
             "",
             str(self.sbuf),
             "",
@@ -171,8 +177,8 @@ def make(
         schedule=chosen,
         sbuf=sbuf,
         psum=psum.freeze(),
-        hbm=_hbm_bytes(dims, chosen.resident_h_tiles, len(chosen.blocks), norm_rope, flow),
-        minimum=_hbm_bytes(dims, dims.h_tiles, 1, norm_rope, flow),
+        hbm=_hbm_bytes(dims, chosen, norm_rope, flow),
+        minimum=_minimum_bytes(dims, norm_rope),
         norm_rope=norm_rope,
         nbsd_head_dim=nbsd_head_dim,
         flow=flow,
@@ -229,30 +235,13 @@ def _dequantised_buffers(dims: Dims, count: int) -> list[tuple[str, int]]:
 
 
 def _s_tile_buffers(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> list[tuple[str, int]]:
-    """The same for each S-tile of a block; first what evictions write, since the setup's staging lies under it."""
+    """The same for each S-tile of a block."""
     return [
         ("output", BF16_BYTES * dims.width),
         *flow_plan.s_tile_buffers(norm_rope, flow),
         ("activations", FP32_BYTES * dims.h_tiles * S_TILE),
         ("row_scale", FP32_BYTES),
     ]
-
-
-def _allocate_setup(ledger: SbufLedger, dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> None:
-    """What broadcasts rows over the partitions before the first eviction; the buffers that follow lie over it.
-
-    One row after the other takes the same place; with the early flow, which has smaller buffers, each has its own.
-    """
-    rows = [("weight_scales", FP32_BYTES, dims.width), ("bias", dims.bias_bytes, dims.width)]
-    rows += [(f"gamma_{s.name}", s.gamma_bytes, s.width) for s in flow_plan.gammas(norm_rope, flow)]
-    buffers = [
-        [(f"{name}_ones", itemsize * S_TILE), (f"{name}_row", itemsize * width)]
-        for name, itemsize, width in rows
-        if itemsize
-    ]
-    for together in [list(itertools.chain(*buffers))] if flow.early else buffers:
-        with ledger.scope("setup"):
-            _allocate(ledger, together)
 
 
 def _sbuf_map(
@@ -268,8 +257,6 @@ def _sbuf_map(
     elif norm_rope is not None:
         with ledger.scope("norm and RoPE pass"):
             _allocate(ledger, pass_plan.kept_buffers(norm_rope))
-            with ledger.scope("gamma broadcast"):
-                _allocate(ledger, pass_plan.staging_buffers(norm_rope))
             _allocate(ledger, pass_plan.rotating_buffers(dims, norm_rope))
     return ledger.freeze()
 
@@ -283,7 +270,6 @@ def _allocate_projection(
     ledger: SbufLedger, dims: Dims, chosen: Schedule, norm_rope: NormRopePass | None, flow: Flow
 ) -> None:
     _allocate(ledger, _fixed_buffers(dims, norm_rope, flow))
-    _allocate_setup(ledger, dims, norm_rope, flow)
     _allocate(ledger, flow_plan.crossed_buffers(dims, norm_rope, flow))
     _allocate(ledger, _dequantised_buffers(dims, flow_plan.dequantised_buffers(dims, norm_rope, flow, chosen)))
     for name, size in _s_tile_buffers(dims, norm_rope, flow):
@@ -306,10 +292,22 @@ def _chunk_buffers(dims: Dims, chosen: Schedule) -> int:
     )
 
 
-def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int, norm_rope: NormRopePass | None, flow: Flow) -> HbmBytes:
+def _minimum_bytes(dims: Dims, norm_rope: NormRopePass | None) -> HbmBytes:
+    """Everything once: each core reads every weight and row, each token is read and written."""
+    return HbmBytes(
+        weights=dims.hidden * dims.width * dims.cores,
+        activations=dims.tokens * (dims.hidden + ROW_TAIL_BYTES),
+        channels=(FP32_BYTES + dims.bias_bytes) * dims.width * dims.cores,
+        outputs=dims.tokens * dims.width * BF16_BYTES,
+        gammas=pass_plan.gamma_bytes(dims, norm_rope),
+        rope_caches=pass_plan.cache_bytes(dims, norm_rope),
+    )
+
+
+def _hbm_bytes(dims: Dims, chosen: Schedule, norm_rope: NormRopePass | None, flow: Flow) -> HbmBytes:
     """Traffic of all cores: resident H-tiles are read once per core, the others once per S-block."""
     weights = sum(
-        h_tile.size * dims.width * (1 if h_tile.index < resident_h_tiles else blocks)
+        h_tile.size * dims.width * (1 if h_tile.index < chosen.resident_h_tiles else len(chosen.blocks))
         for h_tile in tiles(dims.hidden, H_TILE_WORDS * H_PACK)
     )
     channels = (FP32_BYTES + dims.bias_bytes) * dims.width
@@ -317,9 +315,9 @@ def _hbm_bytes(dims: Dims, resident_h_tiles: int, blocks: int, norm_rope: NormRo
     return HbmBytes(
         weights=weights * dims.cores,
         activations=dims.tokens * (dims.hidden + ROW_TAIL_BYTES),
-        channels=channels * dims.cores,
+        channels=ROW_READS * channels * dims.cores,
         outputs=dims.tokens * dims.width * BF16_BYTES,
-        gammas=pass_plan.gamma_bytes(dims, norm_rope),
+        gammas=ROW_READS * pass_plan.gamma_bytes(dims, norm_rope),
         rope_caches=pass_plan.cache_bytes(dims, norm_rope),
         norm_rope_reads=reread,
         norm_rope_writes=reread,

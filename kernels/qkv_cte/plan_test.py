@@ -2,14 +2,11 @@
 
 import dataclasses
 import functools
-from collections import Counter
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nkisim
 from common import schedule
 from common.hardware import TRN2, TRN3
 from common.tiling import ceil_div
@@ -18,88 +15,9 @@ from kernels.qkv_cte.cases import CORNERS, WAN22
 from kernels.qkv_cte.config import Flow
 from kernels.qkv_cte.dims import Dims
 from kernels.qkv_cte.flow_plan import can_be_early
-from kernels.qkv_cte.kernel import row_mx_projection
-from nkisim.record import hbm_traffic
+from kernels.qkv_cte.plan_checks import assert_exact
 
 DIMS = Dims(batch=1, seqlen=256, hidden=1024, width=512)
-CHANNEL_DTYPES = {2: torch.bfloat16, 4: torch.float32}
-
-
-def run_without_values(made):
-    dims = made.dims
-    fp8, empty = torch.float8_e4m3fn, functools.partial(torch.empty, device="meta")
-    gammas, cache = {"q": None, "k": None}, None
-    if made.norm_rope:
-        for segment in made.norm_rope.segments:
-            if segment.gamma_bytes:
-                gammas[segment.name] = empty(1, segment.width, dtype=CHANNEL_DTYPES[segment.gamma_bytes])
-        if made.norm_rope.cache_bytes:
-            shape = (dims.batch, dims.seqlen, made.norm_rope.head_dim)
-            cache = empty(*shape, dtype=CHANNEL_DTYPES[made.norm_rope.cache_bytes])
-    return nkisim.run(
-        row_mx_projection[dims.cores],
-        empty(dims.batch, dims.seqlen, dims.hidden + 4, dtype=fp8),
-        empty(dims.hidden // 4, dims.width, 4, dtype=fp8),
-        empty(1, dims.width, dtype=torch.float32),
-        empty(1, dims.width, dtype=CHANNEL_DTYPES[dims.bias_bytes]) if dims.bias_bytes else None,
-        made.config,
-        gammas["q"],
-        gammas["k"],
-        cache,
-        None if cache is None else empty(*cache.shape, dtype=cache.dtype),
-        options=nkisim.Options(target="trn3", numerics=False),
-    )
-
-
-def on_chip(core):
-    """Name, first byte and bytes of every SBUF and PSUM tensor that instructions touched."""
-    touched = set()
-    for record in core.stream:
-        for region in (*record.writes, *record.reads):
-            tensor = region.allocation
-            if tensor.address is not None:
-                touched.add((tensor.name, tensor.address[1], tensor.row_bytes))
-    return touched
-
-
-def moved_bytes(finished):
-    """HBM bytes of all cores by direction and tensor."""
-    moved: Counter[tuple[str, str]] = Counter()
-    for core in finished.cores:
-        for name, traffic in hbm_traffic(core.stream).items():
-            moved["read", name] += traffic.read_bytes
-            moved["written", name] += traffic.written_bytes
-    return moved
-
-
-def assert_exact(made):
-    finished = run_without_values(made)
-    dims = made.dims
-    assert len(finished.cores) == dims.cores
-    allocations = (*made.sbuf.allocations, *made.psum.allocations)
-    planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in allocations}
-    for core in finished.cores:
-        assert on_chip(core) ^ planned == set()
-        assert core.memory.sbuf_peak_bytes == made.sbuf.peak_bytes
-        assert core.memory.psum_peak_banks == len(made.psum.allocations)
-    moved = moved_bytes(finished)
-    assert moved["read", "weight"] == made.hbm.weights
-    assert moved["read", "packed_hidden"] == made.hbm.activations
-    assert moved["read", "weight_scales"] + moved["read", "bias"] == made.hbm.channels
-    assert moved["written", "output"] == made.hbm.outputs + made.hbm.norm_rope_writes
-    assert moved["read", "output"] == made.hbm.norm_rope_reads
-    assert moved["read", "q_gamma"] + moved["read", "k_gamma"] == made.hbm.gammas
-    assert moved["read", "cos_cache"] + moved["read", "sin_cache"] == made.hbm.rope_caches
-    assert moved.total() == made.hbm.total
-    assert made.sbuf.peak_bytes == max(a.end_bytes for a in made.sbuf.allocations)
-    if made.flow.early or (made.flow.scalar_every and not dims.bias_bytes):
-        # The rule reserves an output row where rows are kept whole, and fp32 buffers for evictions that are not made;
-        # the rows' staging may reach beyond the outputs.
-        return
-    reserved = made.flow.chunk_buffers * made.schedule.chunk_buffer_bytes
-    planned_chunks = sum(a.bytes_per_partition for a in made.sbuf.allocations if a.name.startswith("weight_chunk"))
-    projection_end = max(a.end_bytes for a in made.sbuf.allocations if not a.scope.startswith("norm and RoPE pass"))
-    assert made.schedule.sbuf_used_bytes - reserved == projection_end - planned_chunks
 
 
 @pytest.mark.parametrize("case", [*CORNERS, *WAN22], ids=lambda case: case.name)
@@ -193,7 +111,7 @@ def test_self_attention_tp4_by_hand():
     assert made.hbm.weights == 2 * 5120 * 3840 == made.minimum.weights
     assert made.hbm.activations == 9452 * 5124
     assert made.hbm.outputs == 9452 * 3840 * 2
-    assert made.hbm.channels == 2 * (4 + 2) * 3840
+    assert made.hbm.channels == 4 * made.minimum.channels == 4 * 2 * (4 + 2) * 3840
 
 
 def test_self_attention_tp8_by_hand():
@@ -232,7 +150,7 @@ def test_pass_of_self_attention_tp4_by_hand():
     rotating = 2 * (1280 * (2 + 4 + 4) + 128 * 4 * 4)
     ends = [a.end_bytes for a in made.sbuf.allocations if a.scope == "norm and RoPE pass"]
     assert max(ends) == sums + kept + rotating
-    assert made.hbm.gammas == 2 * 2 * 1280 * 2
+    assert made.hbm.gammas == 4 * made.minimum.gammas == 4 * 2 * 2 * 1280 * 2
     assert made.hbm.rope_caches == 2 * 9452 * 128 * 4
     assert made.hbm.norm_rope_reads == made.hbm.norm_rope_writes == 9452 * 2 * 1280 * 2
 

@@ -29,7 +29,7 @@ def recount(dims, call_widths, degrees, all_resident):
     moved = {"weights": 0, "activations": 0, "channels": 0, "outputs": 0}
     for _ in range(dims.cores):
         for width, degree, resident in zip(call_widths, degrees, all_resident, strict=True):
-            moved["channels"] += width * (4 + dims.bias_bytes)
+            moved["channels"] += 4 * width * (4 + dims.bias_bytes)
             tokens_left, first_block = dims.tokens // dims.cores, True
             while tokens_left > 0:
                 tokens = min(tokens_left, 128 * degree)
