@@ -97,13 +97,3 @@ def test_the_example_of_two_processes() -> None:
     assert any(f"{name}Error".endswith(example.name) and says(text, example.message) for name, _, text in lines), told[
         0
     ]
-
-
-def test_high_precision_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = np.ones((4, 8), np.float32)
-    for accepted in ("1", ""):
-        monkeypatch.setenv("NKI_PRECISE_FP", accepted)
-        run(kernel_of("return x"), x)
-    monkeypatch.setenv("NKI_PRECISE_FP", "0")
-    with pytest.raises(errors.NotSimulatedError, match=r"NKI_PRECISE_FP=0.*accepted: 1 or unset"):
-        run(kernel_of("return x"), x)

@@ -157,7 +157,7 @@ def gather(tensor: NkiTensor, chosen: Selection) -> np.ndarray:
     if tensor.storage.sharing is not None:
         read = chosen.key if chosen.present is None else (chosen.key[0][chosen.present],)
         tensor.storage.sharing.read(chosen.table, read)
-    picked: np.ndarray = tensor.storage.array(*chosen.table[1:])[chosen.key]
+    picked: np.ndarray = tensor.storage.values(*chosen.table[1:])[chosen.key]
     return picked
 
 
@@ -191,6 +191,8 @@ def scatter(
     stored = np.empty(values.shape, tensor.dtype.storage)
     cast.store(stored, values, tensor.dtype)
     storage.array(*chosen.table[1:])[key] = stored
+    if storage.keeps_fp32:
+        storage.keep(*chosen.table[1:], values, key)
     storage.mark_chosen_written(chosen.table, key)
     if unwritten is not None:
         storage.mark_unwritten(chosen.table, unwritten[taken], key)

@@ -18,6 +18,8 @@ from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import DtypeError, LaunchError, OutputNotWrittenError, ShapeError
 from nkisim.isa import rules
+from nkisim.options import Options
+from nkisim.precision import storage_of
 from nkisim.storage import Allocation, Storage
 from nkisim.tensor import NkiTensor
 
@@ -47,9 +49,9 @@ class Arguments:
         positional, named: what the kernel function is called with.
     """
 
-    def __init__(self, bound: inspect.BoundArguments, hardware: Hardware, *, numerics: bool) -> None:
+    def __init__(self, bound: inspect.BoundArguments, hardware: Hardware, options: Options) -> None:
         self._hardware = hardware
-        self._numerics = numerics
+        self._options = options
         self._torch = False
         self._given: dict[int, tuple[Any, NkiTensor]] = {}
         self.positional: tuple[Any, ...] = ()
@@ -165,8 +167,9 @@ class Arguments:
             None,
             None,
         )
-        raw = _bytes_of(name, value) if self._numerics else None
-        return NkiTensor(shape, dtype, Storage(allocation, raw, written=True), MemoryRegion.shared_hbm)
+        raw = _bytes_of(name, value) if self._options.numerics else None
+        storage = storage_of(allocation, self._options)(allocation, raw, written=True)
+        return NkiTensor(shape, dtype, storage, MemoryRegion.shared_hbm)
 
     def _output(self, tensor: NkiTensor) -> Any:
         for array, given in self._given.values():

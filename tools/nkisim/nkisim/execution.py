@@ -17,7 +17,7 @@ from nkisim.errors import DeadlockError, DivergenceError
 from nkisim.machine import Core, Launch
 from nkisim.numerics import background
 from nkisim.numerics.decode import DecodeCache
-from nkisim.options import Options, require_precise
+from nkisim.options import Options
 from nkisim.ranks.meeting import World
 from nkisim.record import Record, accesses
 from nkisim.turns import POLL_SECONDS, Turns
@@ -119,13 +119,12 @@ def prepare(
         arguments: positional and named arguments of each rank.
         first: number of the first of them in `world`.
     """
-    require_precise()
     chip, decoded = hardware.get(options.target), DecodeCache(options.decode_cache_bytes)
     ranks = []
     for number, (args, kwargs) in enumerate(arguments, first):
         launch = Launch(options, chip, lnc, decoded, number, world)
         bound = border.bind(function, args, kwargs)
-        given = border.Arguments(bound, chip, numerics=options.numerics)
+        given = border.Arguments(bound, chip, options)
         for storage in given.storages:
             launch.watch(storage)
         ranks.append(Rank(function, launch, given, [Core(launch, n) for n in range(lnc)], [None] * lnc))

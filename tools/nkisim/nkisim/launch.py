@@ -61,7 +61,7 @@ def simulate(kernel: Callable[..., Any]) -> Callable[..., Any]:
     """A callable that runs `kernel` on the CPU and returns numpy arrays, or torch tensors if it was given any.
 
     Arrays that the kernel writes to are updated in place, once the run has succeeded. The target is what
-    NEURON_PLATFORM_TARGET_OVERRIDE names; NKI_PRECISE_FP=0 is refused.
+    NEURON_PLATFORM_TARGET_OVERRIDE names; NKI_PRECISE_FP=0 asks for fp32 values, see `nkisim.precision`.
 
     Args:
         kernel: a function, decorated with `nki.jit` or not, also as `kernel[lnc]`.

@@ -17,6 +17,7 @@ from nkisim.instruction import NkiInstruction
 from nkisim.loops import Loops
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options
+from nkisim.precision import storage_of
 from nkisim.ranks.meeting import LocalWorld, Wait, World
 from nkisim.record import Record
 from nkisim.sharing import Sharing
@@ -153,18 +154,18 @@ class Core:
             address,
             source.current(),
         )
-        if buffer is MemoryRegion.shared_hbm:
-            storage = self._shared(allocation)
-        else:
-            storage = Storage.fresh(allocation, numerics=self.numerics)
+        storage = self._shared(allocation) if buffer is MemoryRegion.shared_hbm else self._fresh(allocation)
         self.allocations.append(storage.allocation)
         self.loops.note_made(storage.allocation)
         return storage
 
+    def _fresh(self, allocation: Allocation) -> Storage:
+        return storage_of(allocation, self.launch.options).fresh(allocation, numerics=self.numerics)
+
     def _shared(self, allocation: Allocation) -> Storage:
         shared, position = self.launch.shared, self._shared_created
         if position == len(shared):
-            shared.append(Storage.fresh(allocation, numerics=self.numerics))
+            shared.append(self._fresh(allocation))
             self.launch.watch(shared[-1])
         self._shared_created += 1
         first = shared[position].allocation

@@ -141,7 +141,8 @@ class Bits(NamedTuple):
     """Elements on their way from one tensor to another.
 
     Attributes:
-        values: the elements; those that are not present, or unwritten, mean nothing.
+        values: the elements, in fp32 where `nkisim.precision` has them so; those that are not present, or unwritten,
+            mean nothing.
         present: which of them an index in bounds chose; None: all.
         unwritten: which of the present ones nothing has written; None: none.
     """
@@ -175,7 +176,7 @@ def read(call: str, operand: str, tensor: NkiTensor) -> np.ndarray:
             raise _uninitialized(call, operand, tensor, unwritten)
     if tensor.storage.sharing is not None:
         tensor.storage.sharing.read(tensor.region)
-    return tensor.array()
+    return tensor.storage.values(tensor.dtype, tensor.offset, tensor.shape, tensor.strides)
 
 
 def read_where(call: str, operand: str, tensor: NkiTensor, chosen: np.ndarray | None) -> np.ndarray:
@@ -222,7 +223,7 @@ def read_bits(
         _require_some(call, operand, static, unwritten, chosen)
     if storage.sharing is not None:
         storage.sharing.read(static.region, ... if chosen is None else chosen)
-    return Bits(static.array(), None, unwritten)
+    return Bits(storage.values(static.dtype, static.offset, static.shape, static.strides), None, unwritten)
 
 
 def _read_selected(call: str, operand: str, tensor: NkiTensor, skip: bool) -> Bits:
@@ -286,7 +287,10 @@ def _write(tensor: NkiTensor, values: np.ndarray) -> None:
     if values.shape != target.shape:
         values = values.reshape(target.shape)
     cast.store(target, values, tensor.dtype)
-    tensor.storage.mark_written(tensor.region)
+    storage = tensor.storage
+    if storage.keeps_fp32:
+        storage.keep(tensor.dtype, tensor.offset, tensor.shape, tensor.strides, values)
+    storage.mark_written(tensor.region)
 
 
 def write_present(
@@ -343,7 +347,10 @@ def _write_where(tensor: NkiTensor, values: np.ndarray, present: np.ndarray) -> 
     stored = np.empty(target.shape, target.dtype)
     cast.store(stored, values, tensor.dtype)
     np.copyto(target, stored, where=present)
-    tensor.storage.mark_written_where(tensor.region, present)
+    storage = tensor.storage
+    if storage.keeps_fp32:
+        storage.keep(tensor.dtype, tensor.offset, tensor.shape, tensor.strides, values[present], present)
+    storage.mark_written_where(tensor.region, present)
 
 
 def move(

@@ -5,27 +5,22 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, field
 
-from nkisim.errors import NotSimulatedError
-
 TARGETS = {"trn2": "trn2", "gen3": "trn2", "trn3": "trn3", "gen4": "trn3"}
 DEFAULT_TARGET = "trn3"
 _TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 _PRECISE_VARIABLE = "NKI_PRECISE_FP"
 
 
-def require_precise() -> None:
-    """NKI_PRECISE_FP asks for values as the chip has them.
+def precise_of_environment() -> bool:
+    """What NKI_PRECISE_FP asks for; values as the chip has them where it is unset, as the SDK has it.
 
     Raises:
-        NotSimulatedError: it asks for all of them in fp32. Tensors here are bytes of their types, which views of other
-            types show; there is no fp32 number behind a bfloat16 one.
+        ValueError: it is neither 0 nor 1.
     """
     given = os.environ.get(_PRECISE_VARIABLE) or "1"
-    if given != "1":
-        raise NotSimulatedError(
-            f"{_PRECISE_VARIABLE}={given}: values in fp32 whatever a tensor's type; accepted: 1 or unset. To tell "
-            f"rounding from logic, give the kernel fp32 arrays and types"
-        )
+    if given not in ("0", "1"):
+        raise ValueError(f"{_PRECISE_VARIABLE}={given}; accepted: 0 (fp32 values) or 1 (values as the chip has them)")
+    return given == "1"
 
 
 def target_of_environment() -> str:
@@ -42,6 +37,8 @@ class Options:
         numerics: compute values. Default True; without, a run records the same instructions and holds no data, and
             arguments may be torch tensors on the `meta` device.
         decode_cache_bytes: bound on the operands kept decoded for the Tensor Engine. Default 512 MiB.
+        precise: round values to the types of the tensors that hold them, as the chip does. Default: NKI_PRECISE_FP,
+            else True. Without, an fp32 number stands behind each; see `nkisim.precision`.
         rank_timeout_seconds: how long a rank in one process waits for a rank in another before it gives up. Default 20;
             raise it where ranks compute for longer between two collectives.
     """
@@ -49,6 +46,7 @@ class Options:
     target: str = field(default_factory=target_of_environment)
     numerics: bool = True
     decode_cache_bytes: int = 512 << 20
+    precise: bool = field(default_factory=precise_of_environment)
     rank_timeout_seconds: float = 20.0
 
     def __post_init__(self) -> None:

@@ -85,6 +85,7 @@ class Storage:
         unwritten: None once every element has been written; until then a flag per granule, set when it was not.
         decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype, ...); dropped when overwritten.
         sharing: of shared HBM, who of two cores touched it; see `nkisim.sharing`.
+        keeps_fp32: whether `keep` is to be called after each write.
         foreign: of PSUM, a flag per byte, set where another engine than the Tensor Engine wrote last; None if none did.
     """
 
@@ -101,6 +102,8 @@ class Storage:
         "sharing",
         "unwritten",
     )
+
+    keeps_fp32 = False
 
     def __init__(self, allocation: Allocation, raw: np.ndarray | None, *, written: bool) -> None:
         self.allocation = allocation
@@ -157,6 +160,20 @@ class Storage:
         """The elements of a view, sharing memory."""
         size = dtype.itemsize
         return np.ndarray(shape, dtype.storage, self.raw, offset * size, [s * size for s in strides])
+
+    values = array
+    """The elements for whoever computes with them or moves them; see `nkisim.precision`."""
+
+    def keep(
+        self,
+        dtype: DType,
+        offset: int,
+        shape: tuple[int, ...],
+        strides: tuple[int, ...],
+        values: np.ndarray,
+        chosen: Any = ...,
+    ) -> None:
+        """Notes what was rounded into a view, where `keeps_fp32` asks for it."""
 
     def missing(self, region: Region, chosen: np.ndarray | None = None) -> np.ndarray | None:
         """Which of the region's elements nothing has written; None if there is none.
