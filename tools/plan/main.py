@@ -8,11 +8,13 @@ processes. Everything is simulated; no Trainium is used.
 from __future__ import annotations
 
 import argparse
+import functools
 import multiprocessing
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from typing import Self
 
 from common import hardware
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
@@ -81,30 +83,39 @@ def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: S
     jobs = min(options.jobs or os.cpu_count() or 1, len(chosen))
     varied = [knob.name for knob in subject.knobs if len({values[knob.name] for values in chosen}) > 1]
     outcomes = []
-    # Fresh processes: threads of this one would be halves in a forked one.
-    with (
-        ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool,
-        progress(len(chosen)) as announce,
-    ):
-        futures = [pool.submit(points.run, subject.name, target, values) for values in chosen]
-        try:
-            for values, future in zip(chosen, futures, strict=True):
-                announce(" ".join(f"{name} {BY_PLAN if values[name] is None else values[name]}" for name in varied))
-                outcomes.append(future.result())
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-    return finish(options, outcomes)
-
-
-def finish(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> int:
-    """Writes and prints a sweep's outcomes."""
+    with progress(len(chosen)) as announce, _Workers(jobs) as workers:
+        waiting = [workers.run(subject.name, target, values) for values in chosen]
+        for values, outcome in zip(chosen, waiting, strict=True):
+            announce(" ".join(f"{name} {BY_PLAN if values[name] is None else values[name]}" for name in varied))
+            outcomes.append(outcome())
     if results.best(outcomes) is None:
         print(f"plan: no point of the sweep has a plan; the first: {outcomes[0].refusal}", file=sys.stderr)
         return NO_PLAN
     _write(options, outcomes)
     show(results.table(outcomes), WIDTH)
     return OK
+
+
+class _Workers:
+    """Processes that run points; none but this one where there is one job."""
+
+    def __init__(self, jobs: int) -> None:
+        # Fresh processes: threads of this one would be halves in a forked one.
+        spawn = multiprocessing.get_context("spawn")
+        self._pool = ProcessPoolExecutor(jobs, mp_context=spawn) if jobs > 1 else None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._pool:
+            self._pool.shutdown(cancel_futures=True)
+
+    def run(self, kernel: str, target: str, values: dict[str, int | None]) -> Callable[[], Outcome]:
+        """Begins a point; the result waits for it."""
+        if self._pool is None:
+            return functools.partial(points.run, kernel, target, values)
+        return self._pool.submit(points.run, kernel, target, values).result
 
 
 def _write(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:
