@@ -18,7 +18,7 @@ from models.deepseek_v32.weights import AttentionWeights
 
 @dataclass(frozen=True)
 class Device:
-    """Where kernels run: "trn2" or "trn3", on lnc cores, 1 or 2."""
+    """Where kernels run: "trn2" or "trn3", on lnc cores, 1 or 2; an odd number of tokens runs on one."""
 
     target: str = "trn2"
     lnc: int = 1
@@ -61,18 +61,20 @@ def on_kernels(
         step.slots,
     )
     tails = (step.positions, weights.out_absorb, weights.o_proj, config.index_topk, rope.softmax_scale(config))
-    where = {"target": device.target, "lnc": device.lnc}
+    cores = device.lnc if len(hidden) % device.lnc == 0 else 1
     own = step.positions[:, None]
     if (selected == own).any(dim=-1).all():
         index = _prior_index(config, selected, latent_cache, step)
-        output, _ = mla_decode(*front, *index, *tails, weights.input_norm, NORM_EPS, **where)
+        output, _ = mla_decode(*front, *index, *tails, weights.input_norm, NORM_EPS, target=device.target, lnc=cores)
         return output
-    q_absorbed, q_pe, _ = mla_decode_qkv(*front, weights.input_norm, NORM_EPS, **where)
+    q_absorbed, q_pe, _ = mla_decode_qkv(*front, weights.input_norm, NORM_EPS, target=device.target, lnc=cores)
     always = torch.where((selected == own).any(dim=-1), step.positions, selected[:, 0])
     index = _prior_index(config, selected.masked_fill(selected == always[:, None], NO_POSITION), latent_cache, step)
     rows = latent_cache.flatten(0, 2)
     visible = torch.stack([rows[step.rows_of(token, position)] for token, position in enumerate(always)])
-    return mla_decode_attention(q_absorbed, q_pe, latent_cache, visible, *index, *tails, **where)
+    return mla_decode_attention(
+        q_absorbed, q_pe, latent_cache, visible, *index, *tails, target=device.target, lnc=cores
+    )
 
 
 def _prior_index(config: ModelConfig, selected: torch.Tensor, latent_cache: torch.Tensor, step: Step) -> PriorIndex:

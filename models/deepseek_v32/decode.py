@@ -83,9 +83,8 @@ def _parser() -> OneLineParser:
     time.add_argument("--batch", type=integer(1, 128), default=16, metavar="N", help="sequences (default 16)")
     time.add_argument("--context", type=integer(1), default=4096, metavar="N", help="cached positions (default 4096)")
     time.add_argument("--report", type=file_name, metavar="FILE", help="write mla_decode's timeline as HTML")
-    both = parser.add_argument_group("both")
-    both.add_argument("--target", choices=("trn2", "trn3"), default="trn2", help="(default trn2)")
-    both.add_argument("--lnc", type=integer(1, 2), default=1, metavar="N", help="cores of a rank (default 1)")
+    time.add_argument("--lnc", type=integer(1, 2), default=1, metavar="N", help="cores of a rank (default 1)")
+    parser.add_argument("--target", choices=("trn2", "trn3"), default="trn2", help="of both (default trn2)")
     return parser
 
 
@@ -133,8 +132,9 @@ def _generate(
     longest = [len(prompt) + options.tokens for prompt in prompts]
     blocks = options.blocks or sum(-(-length // options.block_size) for length in longest)
     limits = Limits(len(prompts), blocks, options.block_size)
-    lnc = options.lnc if len(prompts) % options.lnc == 0 else 1
-    model = Model(config, weights, limits, ranks=ranks, device=Device(options.target, lnc))
+    model = Model(config, weights, limits, ranks=ranks, device=Device(options.target))
+    if ranks.here[0] > 0:
+        return generate(model, prompts, options.tokens)
     with progress(options.tokens) as announce:
         return generate(model, prompts, options.tokens, lambda step: announce(f"token {step}"))
 

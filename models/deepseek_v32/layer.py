@@ -11,7 +11,7 @@ from models.deepseek_v32.cache import PagedCache
 from models.deepseek_v32.config import ModelConfig
 from models.deepseek_v32.norm import rms_norm
 from models.deepseek_v32.step import Step
-from models.deepseek_v32.weights import AttentionWeights, ExpertWeights, LayerWeights
+from models.deepseek_v32.weights import AttentionWeights, ExpertWeights, LayerWeights, MlpWeights
 
 Attend = Callable[[AttentionWeights, torch.Tensor, torch.Tensor, torch.Tensor, Step], torch.Tensor]
 """A rank's attention block: its weights, hidden states, selection, latent cache and step to [n, hidden]."""
@@ -94,13 +94,11 @@ def _select(
 def _mlp_parts(
     config: ModelConfig, ranks: Sequence[LayerWeights], x: torch.Tensor, observe: Observe
 ) -> list[torch.Tensor]:
-    parts = []
-    for own in ranks:
-        if isinstance(own.mlp, ExpertWeights):
-            routing = mlp.route(config, own.mlp, x)
-            observe("experts", routing.experts)
-            observe("expert_weights", routing.weights)
-            parts.append(mlp.mix_experts(own.mlp, x, routing))
-        else:
-            parts.append(mlp.dense(own.mlp, x))
-    return parts
+    """Every rank's part; all ranks choose the same experts."""
+    first = ranks[0].mlp
+    if isinstance(first, MlpWeights):
+        return [mlp.dense(own.mlp, x) for own in ranks if isinstance(own.mlp, MlpWeights)]
+    routing = mlp.route(config, first, x)
+    observe("experts", routing.experts)
+    observe("expert_weights", routing.weights)
+    return [mlp.mix_experts(own.mlp, x, routing) for own in ranks if isinstance(own.mlp, ExpertWeights)]

@@ -10,6 +10,7 @@ from models.deepseek_v32 import checkpoint, rope
 from models.deepseek_v32.compare import measure
 from models.deepseek_v32.testing import (
     chosen,
+    layer_inputs,
     make_oracle,
     random_prompts,
     run_oracle,
@@ -28,9 +29,7 @@ TOKENS, PREFILLED = 100, 36
 @pytest.fixture(scope="module")
 def inputs():
     """What goes into each layer, [tokens, hidden]."""
-    seen = run_oracle(tiny_oracle(), random_prompts(TOKENS)[0])
-    embedded = tiny_oracle().model.embed_tokens(torch.tensor(random_prompts(TOKENS)[0]))
-    return [embedded, *(seen[f"layers.{layer}.layer"] for layer in range(TINY.num_hidden_layers - 1))]
+    return layer_inputs(TOKENS)
 
 
 @pytest.mark.parametrize("layer", range(TINY.num_hidden_layers))

@@ -43,9 +43,15 @@ def require_servable(config: ModelConfig, ranks: int, batch: int, dtype: torch.d
     require_int("ranks", ranks, at_least=1)
     require_int("batch", batch, at_least=1)
     require_divisible(config, ranks)
+    _require_plan(config, config.num_attention_heads // ranks, batch, dtype, device)
+    if device.lnc > 1 and batch > 1:
+        _require_plan(config, config.num_attention_heads // ranks, batch - 1, dtype, Device(device.target))
+
+
+def _require_plan(config: ModelConfig, heads: int, tokens: int, dtype: torch.dtype, device: Device) -> None:
     dims = Dims(
-        n_tokens=batch,
-        n_heads=config.num_attention_heads // ranks,
+        n_tokens=tokens,
+        n_heads=heads,
         n_prior=config.index_topk,
         kv_lora_rank=config.kv_lora_rank,
         rope=config.qk_rope_head_dim,
@@ -58,7 +64,7 @@ def require_servable(config: ModelConfig, ranks: int, batch: int, dtype: torch.d
         front = FrontDims(config.q_lora_rank, config.qk_nope_head_dim, input_norm=True)
         plan.make(dims, hardware.get(device.target), front=front)
     except BudgetError as error:
-        raise ValueError(f"batch {batch} with {dims.n_heads} heads per rank does not fit: {error}") from None
+        raise ValueError(f"batch {tokens} with {heads} heads per rank does not fit: {error}") from None
 
 
 @dataclass(frozen=True)

@@ -231,6 +231,14 @@ def tiny_weights(dtype: torch.dtype, rank: int = 0, ranks: int = 1) -> ModelWeig
     return weights
 
 
+def layer_inputs(count: int) -> list[torch.Tensor]:
+    """What goes into each layer of `tiny_oracle`, [tokens, hidden], given a random prompt of `count` tokens."""
+    (prompt,) = random_prompts(count)
+    seen = run_oracle(tiny_oracle(), prompt)
+    embedded = tiny_oracle().model.embed_tokens(torch.tensor(prompt))
+    return [embedded, *(seen[f"layers.{layer}.layer"] for layer in range(TINY.num_hidden_layers - 1))]
+
+
 def random_prompts(*lengths: int, seed: int = 1) -> list[list[int]]:
     """Prompts of these lengths for `TINY`."""
     generator = torch.Generator().manual_seed(seed)
