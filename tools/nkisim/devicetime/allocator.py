@@ -18,13 +18,13 @@ from devicetime.operands import PSUM, SBUF, Operands
 def place(operands: Operands, hardware: Hardware) -> tuple[np.ndarray, np.ndarray]:
     """First partition and first byte of each allocation; zeros for HBM."""
     given = [n for n, address in enumerate(operands.addresses) if address is not None]
-    partition = np.zeros(len(operands.allocations), np.int64)
-    byte = np.zeros(len(operands.allocations), np.int64)
+    partition = np.zeros(len(operands.memory), np.int64)
+    byte = np.zeros(len(operands.memory), np.int64)
     for n in given:
         partition[n], byte[n] = operands.addresses[n] or (0, 0)
-    automatic = np.ones(len(operands.allocations), bool)
+    automatic = np.ones(len(operands.memory), bool)
     automatic[given] = False
-    first, last = lives(operands.allocation, operands.record, len(operands.allocations))
+    first, last = lives(operands.allocation, operands.record, len(operands.memory))
     granules = {
         SBUF: (hardware.sbuf_usable_bytes_per_partition, SBUF_ALIGNMENT_BYTES),
         PSUM: (hardware.psum_bytes_per_partition, hardware.psum_bank_bytes),

@@ -6,6 +6,7 @@ many elements a cycle, from the kinds of operands.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
 
 from devicetime.constants import Constants
@@ -16,8 +17,8 @@ from nkisim.storage import IndexedRegion, Region
 
 _16_BIT = ("bfloat16", "float16")
 _COPIES = ("tensor_copy", "tensor_scalar", "memset")
-_TWO_INPUTS = ("tensor_tensor", "scalar_tensor_tensor", "tensor_copy_predicated", "select_reduce")
-_FULL_RATE_REDUCTIONS = ("add", "maximum", "max")
+_PAIRS = ("tensor_tensor", "scalar_tensor_tensor")
+_FAST_REDUCTIONS = ("add", "maximum", "max")
 _PLAIN_FUNCTIONS = ("copy", "identity", "None")
 
 
@@ -53,9 +54,10 @@ def _tensor(record: Record, machine: Machine) -> Cost:
         passes = max(_passes(record.reads[0], constants), _passes(record.reads[1], constants))
     multiply = max(min(constants.tensor_interval_min_cycles, stationary), moving)
     load = stationary / constants.tensor_load_columns_per_cycle
-    hold = passes * max(multiply, load) / clock
+    instructions = constants.tensor_fp32_instructions if passes > 1 else 1
+    hold = passes * max(multiply, load) / clock + instructions * constants.tensor_issue_ns
     array = machine.hardware.matmul_contraction_max * machine.hardware.matmul_stationary_free_max
-    activity = moving / max(multiply, load) * record.reads[0].shape[0] * stationary / array
+    activity = passes * moving / clock / hold * record.reads[0].shape[0] * stationary / array
     return Cost(TENSOR, hold, hold + constants.tensor_fill_ns, activity=activity)
 
 
@@ -77,34 +79,24 @@ def _vector_cycles(record: Record, constants: Constants) -> float:
     elements = max(free_elements(region) for region in operands)
     if op in _COPIES:
         return elements / _copy_rate(operands, constants)
-    if op == "tensor_tensor":
-        return _pair_cycles(record, elements, constants)
-    if op == "scalar_tensor_tensor":
+    if op in _PAIRS:
         return _pair_cycles(record, elements, constants)
     if op == "tensor_copy_predicated":
-        return elements if _in_psum(record.reads[0]) != _in_psum(record.reads[-1]) else 2 * elements
+        apart = _in_psum(record.reads[0]) != _in_psum(record.reads[-1])
+        return elements if apart else elements * constants.vector_predicated_cycles
     if op == "tensor_reduce":
-        fast = _all_16_bit(operands) and record.detail in _FULL_RATE_REDUCTIONS
-        return elements / 2 if fast else elements
-    if op == "tensor_tensor_scan":
-        return 2 * elements
-    if op == "reciprocal":
-        return 8 * elements
-    if op == "bn_aggr":
-        return 13 * elements / 3
-    if op in ("quantize_mx", "exponential"):
-        return elements / 4
-    return elements
+        fast = _all_16_bit(operands) and record.detail in _FAST_REDUCTIONS
+        return elements / constants.vector_reduce_16_bit_speedup if fast else elements
+    return elements * _CYCLES.get(op, _one)(constants)
 
 
 def _copy_rate(operands: tuple[Region, ...], constants: Constants) -> float:
-    """Elements a cycle: the data path's width, twice that for 16 bits; half where PSUM or a stride is in the way."""
+    """Elements a cycle: the data path's width, more for 16 bits; less where PSUM or steps are in the way."""
     tiles = [region for region in operands if free_elements(region) > 1] or list(operands)
     narrow = _all_16_bit(tiles)
-    rate = constants.vector_lane_elements * (2 if narrow else 1)
-    if any(_in_psum(region) for region in tiles) or (narrow and not all(_dense(region) for region in tiles)):
-        rate /= 2
-    return rate
+    rate = constants.vector_lane_elements * (constants.vector_16_bit_speedup if narrow else 1)
+    detour = any(_in_psum(region) for region in tiles) or (narrow and not all(_dense(region) for region in tiles))
+    return rate / constants.vector_detour_slowdown if detour else rate
 
 
 def _pair_cycles(record: Record, elements: int, constants: Constants) -> float:
@@ -113,7 +105,8 @@ def _pair_cycles(record: Record, elements: int, constants: Constants) -> float:
     if any(_in_psum(region) for region in inputs) or len(inputs) < 2:
         return elements
     narrow = _all_16_bit((*inputs, *record.writes))
-    return 2 * elements / (constants.vector_lane_elements * (2 if narrow else 1))
+    rate = constants.vector_lane_elements * (constants.vector_16_bit_speedup if narrow else 1)
+    return len(inputs) * elements / rate
 
 
 def _scalar(record: Record, machine: Machine) -> Cost:
@@ -142,9 +135,9 @@ def _table(record: Record) -> str | None:
 def _gpsimd(record: Record, machine: Machine) -> Cost:
     constants, clock = machine.constants, machine.hardware.gpsimd_clock_ghz
     operands = (*record.writes, *record.reads)
-    elements = max((free_elements(region) for region in operands), default=1)
+    elements: float = max((free_elements(region) for region in operands), default=1)
     if record.op == "topk":
-        elements = 4 * free_elements(record.reads[0]) + int(record.detail)
+        elements = constants.gpsimd_topk_cycles * free_elements(record.reads[0]) + int(record.detail)
     cycles = constants.gpsimd_overhead_cycles + elements
     return Cost(GPSIMD, cycles / clock, cycles / clock)
 
@@ -172,6 +165,19 @@ def _dense(region: Region) -> bool:
 def _is_dynamic(record: Record) -> bool:
     return any(type(region) is IndexedRegion for region in (*record.writes, *record.reads))
 
+
+def _one(_: Constants) -> float:
+    return 1.0
+
+
+_CYCLES: dict[str, Callable[[Constants], float]] = {
+    "tensor_tensor_scan": lambda constants: constants.vector_scan_cycles,
+    "reciprocal": lambda constants: constants.vector_reciprocal_cycles,
+    "bn_aggr": lambda constants: constants.vector_bn_aggr_cycles,
+    "quantize_mx": lambda constants: 1 / constants.vector_quadruple_elements,
+    "exponential": lambda constants: 1 / constants.vector_quadruple_elements,
+}
+"""Cycles per element of instructions on the Vector Engine that have one input and are not listed above."""
 
 _BY_ENGINE = {
     engine.tensor: _tensor,

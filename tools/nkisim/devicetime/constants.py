@@ -46,7 +46,17 @@ class Constants:
         f"{_ZOOM}: a matmul's bar is 600 ns, its issue interval 429 ns",
         "The performance guide's profile has about 130 ns beyond the 128 columns of a matmul, generation unstated.",
     )
+    tensor_issue_ns: float = _constant(
+        "ns per instruction",
+        Mark.calibrated,
+        "guides/tutorials/kernel-optimization.rst, v5-pe.png: 429.7 ns apart; 2 x 512 cycles are 426.7 ns",
+    )
     tensor_fp32_passes: float = _constant("passes", Mark.documented, f"{_ISA}, nc_matmul: fp32 is 4x")
+    tensor_fp32_instructions: int = _constant(
+        "instructions",
+        Mark.documented,
+        "guides/tutorials/kernel-optimization.rst, v5-pe.png: 65,536 instructions for 32,768 fp32 matmuls",
+    )
     tensor_fp32_transpose_speedup: float = _constant(
         "times", Mark.documented, f"{_TRN2}, Built-in Transpose Support: 2x in transpose mode"
     )
@@ -68,6 +78,12 @@ class Constants:
         "ns",
         Mark.documented,
         "tools/neuron-explorer/overview-summary-page.rst: full after about 3 us of work; back below 50 % over 3 us",
+        "Utilization is read as the share of the array's multipliers at work, since that page counts it in FLOPs.",
+    )
+    tensor_full_share: float = _constant(
+        "of the window",
+        Mark.assumed,
+        "the page says only that the ramp ends at full rate; matmuls back to back work 95 to 99 % of the time",
     )
     vector_lane_elements: float = _constant(
         "elements/cycle/lane",
@@ -83,6 +99,24 @@ class Constants:
     )
     vector_latency_cycles: float = _constant(
         "cycles", Mark.calibrated, f"{_ZOOM}: an instruction's bar is N / rate + 150 cycles", "nki-library has 144."
+    )
+    vector_16_bit_speedup: float = _constant(
+        "times", Mark.documented, f"{_TRN2}, Vector Engine Performance Mode: where all elements have 16 bits"
+    )
+    vector_detour_slowdown: float = _constant(
+        "times", Mark.documented, f"{_TRN2}, Vector Engine Performance Mode: an operand in PSUM, or 16 bits with steps"
+    )
+    vector_predicated_cycles: float = _constant(
+        "cycles/element", Mark.documented, f"{_ISA}, tensor_copy_predicated: 1 if source and predicate lie apart"
+    )
+    vector_scan_cycles: float = _constant("cycles/element", Mark.documented, f"{_ISA}, tensor_tensor_scan")
+    vector_reciprocal_cycles: float = _constant("cycles/element", Mark.documented, f"{_ISA}, reciprocal")
+    vector_bn_aggr_cycles: float = _constant("cycles/element", Mark.documented, f"{_ISA}, bn_aggr: 13 (N / 3)")
+    vector_reduce_16_bit_speedup: float = _constant(
+        "times", Mark.documented, f"{_ISA}, tensor_reduce: N / 2 for add and max of 16 bits"
+    )
+    vector_quadruple_elements: float = _constant(
+        "elements/cycle", Mark.documented, f"{_TRN3}: quantize_mx and exponential, four a cycle"
     )
     engine_interval_min_cycles: float = _constant("cycles", Mark.documented, f"{_ISA}: MIN_II is roughly 64 cycles")
     scalar_latency_ns: float = _constant(
@@ -100,6 +134,7 @@ class Constants:
         f"{_TRN3}: 256 elements a cycle for 16 bits, in copies and tensor_scalar; trn2 128",
     )
     gpsimd_overhead_cycles: float = _constant("cycles", Mark.documented, f"{_ISA}: GPSIMD_START, 150 + N")
+    gpsimd_topk_cycles: float = _constant("cycles/element", Mark.documented, "nki/api/nki/isa, topk: 4n + K")
     dynamic_address_cycles: float = _constant("cycles", Mark.documented, f"{_ISA}: tensor_copy_dynamic_*, about 600")
     semaphore_ns: float = _constant(
         "ns",
@@ -145,6 +180,12 @@ class Constants:
     hardware_dge_ns: float = _constant(
         "ns per DMA", Mark.documented, "deep-dives/nki-dge.rst and trn2 guide, DGE: approximately 600 ns"
     )
+    dma_rows_per_engine: int = _constant("partitions", Mark.documented, f"{_DMA}, Example 1: 8 for each engine")
+    dma_part_bytes: int = _constant(
+        "bytes",
+        Mark.assumed,
+        "no run of HBM is cut smaller to occupy more engines; below it DMAs are documented as poor",
+    )
     dma_queues: int = _constant("queues", Mark.documented, f"{_DMA}, DMA Queues: 16")
     dma_transpose_rate: float = _constant(
         "of a copy's rate", Mark.documented, f"{_TRN2}, DMA Transpose: up to 90 % from HBM"
@@ -182,21 +223,33 @@ class Constants:
 TRN2 = Constants(
     tensor_interval_min_cycles=64,
     tensor_fill_ns=165,
+    tensor_issue_ns=3,
     tensor_fp32_passes=4,
+    tensor_fp32_instructions=2,
     tensor_fp32_transpose_speedup=2,
     tensor_load_columns_per_cycle=4,
     tensor_transpose_overlap=1,
     tensor_throttled_rate=0.5,
     tensor_throttle_window_ns=3000,
+    tensor_full_share=0.9,
     vector_lane_elements=2,
     vector_overhead_cycles=68,
     vector_latency_cycles=150,
+    vector_16_bit_speedup=2,
+    vector_detour_slowdown=2,
+    vector_predicated_cycles=2,
+    vector_scan_cycles=2,
+    vector_reciprocal_cycles=8,
+    vector_bn_aggr_cycles=13 / 3,
+    vector_reduce_16_bit_speedup=2,
+    vector_quadruple_elements=4,
     engine_interval_min_cycles=64,
     scalar_latency_ns=295,
     scalar_overhead_cycles=68,
     scalar_table_load_ns=1305,
     scalar_lane_elements_16_bit=1,
     gpsimd_overhead_cycles=150,
+    gpsimd_topk_cycles=4,
     dynamic_address_cycles=600,
     semaphore_ns=268,
     dma_engine_bytes_per_ns=24.2,
@@ -208,6 +261,8 @@ TRN2 = Constants(
     software_dge_ns=270,
     software_dge_descriptor_ns=2.64,
     hardware_dge_ns=600,
+    dma_rows_per_engine=8,
+    dma_part_bytes=512,
     dma_queues=16,
     dma_transpose_rate=0.9,
     dma_transpose_sbuf_rate=0.5,

@@ -20,9 +20,6 @@ _NEVER = 1e300
 _LANES = TRANSFER + 1
 """Tracks of a core, its DMA queues counted as one."""
 
-_FULLY = 0.99
-"""Share of the window from which on the Tensor Engine counts as at work all the time."""
-
 SCHEDULE = np.dtype(
     [
         ("start_ns", np.float64),
@@ -46,6 +43,7 @@ _NUMBERS = np.dtype(
             "dma_completion_ns",
             "tensor_throttled_rate",
             "tensor_throttle_window_ns",
+            "tensor_full_share",
             "scalar_table_load_ns",
             "hbm_pair_bytes_per_ns",
         )
@@ -277,7 +275,7 @@ def _slower(core: Any, window: np.ndarray, when: float, numbers: Any) -> float:
         oldest = core.window_first
         worked -= max(0.0, opened - window[oldest, 0]) * window[oldest, 2]
     share = worked / numbers.tensor_throttle_window_ns
-    core.warm = share >= numbers.tensor_throttled_rate if core.warm else share >= _FULLY
+    core.warm = share >= (numbers.tensor_throttled_rate if core.warm else numbers.tensor_full_share)
     return 1.0 if core.warm else 1.0 / max(numbers.tensor_throttled_rate, min(1.0, share))
 
 
