@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from dataclasses import dataclass
 
 import torch
 
@@ -13,6 +14,21 @@ from kernels.qkv_cte.norm_rope_cases import NormRopeCase, NormRopeOperands
 
 MAX_ULPS = 2.0
 """From the packed operands. See `magnitudes`: 1.5 for the two roundings, the rest for fp32 accumulation."""
+
+
+@dataclass(frozen=True)
+class SegmentErrors:
+    """Distance of a segment from the exact one.
+
+    Attributes:
+        name: "Q", "K" or "V"; "Q" of a call of one segment, whatever it is to the caller.
+        max_ulps: largest error in ulps of bf16, none counted smaller than its row's rounding floor (`compare`).
+        relative_rms: RMS of the errors over RMS of the exact values.
+    """
+
+    name: str
+    max_ulps: float
+    relative_rms: float
 
 
 def as_bsd(call: NormRopeCase, result: torch.Tensor) -> torch.Tensor:
@@ -65,9 +81,19 @@ def worst_ulps(result: torch.Tensor, exact: torch.Tensor, smallest_ulp: torch.Te
 
 
 def end_to_end_ulps(call: NormRopeCase, operands: NormRopeOperands, result: torch.Tensor) -> float:
-    """Errors of a whole call from its packed operands."""
+    """Largest error of a whole call from its packed operands."""
+    return max(errors.max_ulps for errors in segment_errors(call, operands, result))
+
+
+def segment_errors(call: NormRopeCase, operands: NormRopeOperands, result: torch.Tensor) -> list[SegmentErrors]:
+    """Errors of a whole call from its packed operands, by segment."""
     exact_projection = reference.row_mx_qkv_proj(*operands.projection.tensors)
     exact = expected_of(call, operands, exact_projection)
     floor = FLOOR * magnitudes(call, operands, exact_projection, magnitude(*operands.projection.tensors))
     smallest = torch.maximum(floor, bf16_ulp(magnitudes(call, operands, exact_projection, exact_projection.abs())))
-    return worst_ulps(as_bsd(call, result), exact, smallest)
+    parts = zip("QKV", *(segments(call, values) for values in (as_bsd(call, result), exact, smallest)), strict=True)
+    return [
+        SegmentErrors(name, worst_ulps(got, wanted, least), float((got.double() - wanted).norm() / wanted.norm()))
+        for name, got, wanted, least in parts
+        if wanted.numel()
+    ]
