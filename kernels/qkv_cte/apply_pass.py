@@ -7,21 +7,14 @@ from kernels.qkv_cte.config import S_TILE, NormRopePass, ProjectionConfig
 from kernels.qkv_cte.engines import helper
 from kernels.qkv_cte.evict import output_columns
 from kernels.qkv_cte.norm_pass import reduce_to_inv_rms
+from kernels.qkv_cte.operands import Operands
 from kernels.qkv_cte.pass_buffers import PassBuffers, allocate_pass, load_gammas
-from kernels.qkv_cte.tiling import count_tiles, tile_tokens
+from kernels.qkv_cte.tiling import count_tiles, first_token, tile_tokens
 from kernels.qkv_cte.transfer import copy
 from nki.language import NkiTensor
 
 
-def apply_pass(
-    config: ProjectionConfig,
-    buffers: Buffers,
-    output: NkiTensor,
-    q_gamma: NkiTensor | None,
-    k_gamma: NkiTensor | None,
-    cos_cache: NkiTensor | None,
-    sin_cache: NkiTensor | None,
-) -> None:
+def apply_pass(config: ProjectionConfig, buffers: Buffers, operands: Operands, output: NkiTensor) -> None:
     """Normalises and rotates the stored segments; rotates with RoPE, otherwise only normalises.
 
     output[s, segment] = bf16(f(output[s, segment]))   for every S-tile and segment of the pass
@@ -30,13 +23,13 @@ def apply_pass(
     if norm_rope is None:
         return
     inv_rms = reduce_to_inv_rms(config, buffers)
-    gammas = load_gammas(config, norm_rope, q_gamma, k_gamma)
-    passing = allocate_pass(config, norm_rope, gammas, cos_cache)
-    core_first = nl.program_id(0) * config.tokens_per_core
+    gammas = load_gammas(config, norm_rope, operands.q_gamma, operands.k_gamma)
+    passing = allocate_pass(config, norm_rope, gammas, operands.cos, output)
+    core_first = first_token(config)
     applied = 0
     for tile in range(count_tiles(config.tokens_per_core, S_TILE)):
         first, tokens = tile_tokens(config, tile)
-        caches = load_caches(passing, cos_cache, sin_cache, core_first + first, tokens, tile)
+        caches = load_caches(passing, operands.cos, operands.sin, core_first + first, tokens, tile)
         for i in range(len(norm_rope.segments)):
             segment = norm_rope.segments[i]
             columns = output_columns(config, output, core_first + first, tokens, segment.first_column, segment.width)
@@ -141,7 +134,7 @@ def scaled_angles(
     tokens, head_dim = cos.shape
     scaled_cos, scaled_sin = angles[0][0:tokens, :], angles[1][0:tokens, :]
     scale = 1.0 if inv_rms is None else inv_rms
-    scalar = nisa.engine.scalar
+    scalar, vector = nisa.engine.scalar, nisa.engine.vector
     nisa.tensor_scalar(dst=scaled_cos, data=cos, op0=nl.multiply, operand0=scale, engine=scalar)
     nisa.tensor_scalar(
         dst=scaled_sin[:, 0:half],
@@ -150,7 +143,7 @@ def scaled_angles(
         operand0=scale,
         op1=nl.multiply,
         operand1=-1.0,
-        engine=scalar,
+        engine=vector,
     )
     nisa.tensor_scalar(
         dst=scaled_sin[:, half:head_dim], data=sin[:, half:head_dim], op0=nl.multiply, operand0=scale, engine=scalar

@@ -174,6 +174,9 @@ def require_norm(config: Any, gammas: dict[str, Any], norm_eps: Any, segments: S
     for field, norm in norms.items():
         if norm is not None and not isinstance(norm, NormType):
             raise TypeError(f"qk_norm_pre_rope.{field} is {norm!r}; accepted: a NormType or None")
+        if norm not in (None, NormType.RMS_NORM_ACROSS_HEADS):
+            accepted = "NormType.RMS_NORM_ACROSS_HEADS or None; `qkv` has norms of single heads"
+            raise ValueError(f"qk_norm_pre_rope.{field} is {norm}; accepted: {accepted}")
     if norms["k_norm"] is not None and segments.num_kv_heads == 0:
         raise ValueError("qk_norm_pre_rope.k_norm is set; accepted with num_kv_heads = 0: None, there is no K segment")
     heads = (segments.num_heads, segments.num_kv_heads)

@@ -1,54 +1,113 @@
 """From PSUM to finished rows in HBM."""
 
+from dataclasses import dataclass
+
 import nki.isa as nisa
 import nki.language as nl
 from kernels.qkv_cte.buffers import Buffers
 from kernels.qkv_cte.config import IGroup, Piece, ProjectionConfig, SBlock
 from kernels.qkv_cte.early import finish
 from kernels.qkv_cte.engines import by_scalar, helper
-from kernels.qkv_cte.tiling import first_kept_tile, scaled_columns, tile_tokens
+from kernels.qkv_cte.head_stage import HeadBuffers, finish_heads
+from kernels.qkv_cte.sums import SumBuffers, square_piece
+from kernels.qkv_cte.tiling import (
+    core_columns,
+    core_pieces,
+    first_kept_tile,
+    first_token,
+    scaled_columns,
+    tile_tokens,
+)
 from kernels.qkv_cte.transfer import copy
-from nki.language import NkiTensor
+from nki.language import NKIObject, NkiTensor
 
 
-def evict(config: ProjectionConfig, buffers: Buffers, block: SBlock, group: IGroup, buffered: int) -> int:
-    """Dequantises a finished I-group, adds the bias and, with the early flow, applies norm and RoPE but for `inv_rms`.
+@dataclass(frozen=True)
+class Evicted(NKIObject):
+    """How many pieces were evicted so far: through the rotating fp32 buffers, through those of the head stage."""
+
+    buffered: int = 0
+    staged: int = 0
+
+
+def evict(
+    config: ProjectionConfig,
+    buffers: Buffers,
+    heads: HeadBuffers,
+    sums: SumBuffers,
+    block: SBlock,
+    group: IGroup,
+    evicted: Evicted,
+) -> Evicted:
+    """Scales a finished I-group, adds the bias and applies what norm and RoPE there is before the pass.
 
     x[s, i] = banks[..][s, i] * row_scales[t][s] * channel_scale[i] + bias[i]
-    row[s, i] = bf16(x[s, i]), or what `early.finish` makes of it
+    row[s, i] = bf16(x[s, i]), or what `early.finish` or `head_stage.finish_heads` makes of it
 
     Args:
-        buffered: how many pieces went through the rotating fp32 buffers so far.
+        evicted: what was evicted before.
 
     Returns:
         The same with these.
     """
+    buffered, staged = evicted.buffered, evicted.staged
     for t in range(block.num_tiles):
         tile = block.first_tile + t
         for b in range(group.num_banks):
             bank = buffers.banks[t * group.num_banks + b]
             scalar, column = by_scalar(config, t, b), 0
-            for piece in config.pieces[group.first_bank + b]:
+            for piece in core_pieces(config)[group.first_bank + b]:
                 row = row_columns(config, buffers, t, tile, piece)
                 early = config.flow.early and piece.segment >= 0
-                x = row
-                if early or scalar or buffers.bias is not None:
+                x, last = row, row
+                if piece.head_segment >= 0:
+                    x = heads.staged[staged % config.head_buffers][0 : row.shape[0], 0 : piece.width]
+                    last = x
+                elif config.dequantised_buffers > 0 and (early or scalar or buffers.bias is not None):
                     x = buffers.dequantised[buffered % len(buffers.dequantised)][0 : row.shape[0], 0 : piece.width]
+                    last = x if early else row
                     buffered += 1
                 psum = bank[0 : row.shape[0], column : column + piece.width]
                 column += piece.width
-                last = x if early else row
-                dequantise(config, buffers, piece, t, psum, x, last, scalar)
+                project_piece(config, buffers, piece, t, psum, x, last, scalar)
+                square_piece(sums, piece, last, t)
                 if early and buffers.early is not None and config.norm_rope is not None:
                     finish(config, config.norm_rope, buffers.early, piece, t, tile, x, row)
-    return buffered
+                if piece.head_segment >= 0:
+                    finish_heads(config, heads, piece, x, row, t, staged % config.head_buffers)
+                    staged += 1
+    return Evicted(buffered, staged)
+
+
+def project_piece(
+    config: ProjectionConfig,
+    buffers: Buffers,
+    piece: Piece,
+    t: int,
+    psum: NkiTensor,
+    x: NkiTensor,
+    last: NkiTensor,
+    scalar: bool,
+) -> None:
+    """What a piece was projected to: `dequantise`, or without scales last[s, i] = psum[s, i] + bias[i]."""
+    tokens, columns = psum.shape[0], slice(piece.first_column, piece.first_column + piece.width)
+    engine = nisa.engine.scalar if scalar else nisa.engine.vector
+    if buffers.channel_scale is not None:
+        channel_scale = buffers.channel_scale[0:tokens, columns]
+        dequantise(config, buffers, piece, channel_scale, buffers.row_scales[t][0:tokens, :], psum, x, last, scalar)
+    elif buffers.bias is not None:
+        bias = buffers.bias[0:tokens, columns]
+        nisa.tensor_tensor(dst=last, data1=psum, data2=bias, op=nl.add, engine=nisa.engine.vector)
+    else:
+        nisa.tensor_copy(dst=last, src=psum, engine=engine)
 
 
 def dequantise(
     config: ProjectionConfig,
     buffers: Buffers,
     piece: Piece,
-    t: int,
+    channel_scale: NkiTensor,
+    row_scale: NkiTensor,
     psum: NkiTensor,
     x: NkiTensor,
     last: NkiTensor,
@@ -59,7 +118,6 @@ def dequantise(
     `x` takes what is between the steps. The Vector Engine scales rows and columns at once; the Scalar Engine only rows.
     """
     tokens, columns = psum.shape[0], slice(piece.first_column, piece.first_column + piece.width)
-    row_scale, channel_scale = buffers.row_scales[t][0:tokens, :], buffers.channel_scale[0:tokens, columns]
     scaled = last if buffers.bias is None else x
     if scalar:
         nisa.activation(dst=x, op=nl.copy, data=psum, scale=row_scale)
@@ -85,17 +143,18 @@ def row_columns(config: ProjectionConfig, buffers: Buffers, t: int, tile: int, p
 
 def store(config: ProjectionConfig, buffers: Buffers, output: NkiTensor, block: SBlock) -> None:
     """Writes a block's finished rows, one DMA for each S-tile; of rows that are kept for the pass, what is beside."""
-    core_first = nl.program_id(0) * config.tokens_per_core
+    core_first, core_width = core_columns(config)
     for t in range(block.num_tiles):
         tile = block.first_tile + t
         first, tokens = tile_tokens(config, tile)
-        parts = [(0, config.width)]
+        parts = [(0, core_width)]
         if tile >= first_kept_tile(config) and config.norm_rope is not None:
             start, width = scaled_columns(config.norm_rope)
             parts = [(0, start), (start + width, config.width)]
         for start, stop in parts:
             if stop > start:
-                target = output_columns(config, output, core_first + first, tokens, start, stop - start)
+                token = first_token(config) + first
+                target = output_columns(config, output, token, tokens, core_first + start, stop - start)
                 copy(dst=target, src=buffers.outputs[t][0:tokens, start:stop])
 
 
@@ -110,9 +169,9 @@ def output_columns(
     last_token = first_token + tokens
     head_dim = config.nbsd_head_dim
     if head_dim == 0:
-        rows = output.reshape((output.shape[0] * output.shape[1], config.width))
+        rows = output.reshape((output.shape[0] * output.shape[1], output.shape[2]))
         return rows[first_token:last_token, first_column : first_column + width]
-    heads = output.reshape((config.width // head_dim, output.shape[1] * output.shape[2], head_dim))
+    heads = output.reshape((output.shape[0], output.shape[1] * output.shape[2], head_dim))
     first_head = first_column // head_dim
     segment = heads[first_head : first_head + width // head_dim, first_token:last_token, :]
     return segment.permute((1, 0, 2))

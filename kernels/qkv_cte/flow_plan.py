@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+from collections.abc import Sequence
 
 from common.schedule import Schedule
 from kernels.qkv_cte.config import (
@@ -11,11 +12,16 @@ from kernels.qkv_cte.config import (
     CROSSED_BUFFERS,
     DEQUANT_BUFFERS,
     EARLY_BUFFERS,
+    NO_STAGES,
+    ROW_MX,
     S_TILE,
     Flow,
+    HeadSegment,
     NormRopePass,
     PassSegment,
     Piece,
+    Stages,
+    SumSegment,
 )
 from kernels.qkv_cte.dims import Dims
 from kernels.qkv_cte.tiling import scaled_columns
@@ -38,7 +44,7 @@ def can_be_early(dims: Dims, norm_rope: NormRopePass | None) -> bool:
     )
 
 
-def require_flow(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> None:
+def require_flow(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, stages: Stages = NO_STAGES) -> None:
     """Refuses a flow that a call cannot have.
 
     Raises:
@@ -46,6 +52,8 @@ def require_flow(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> None
     """
     if flow.early and not can_be_early(dims, norm_rope):
         raise ValueError("flow.early is True; accepted: False, without norm and RoPE or where a PSUM bank cuts a head")
+    if flow.early and (dims.format.name != ROW_MX or stages != NO_STAGES):
+        raise ValueError("flow.early is True; accepted: False, but for row-scaled fp8 without further stages")
     scaled = norm_rope is not None and norm_rope.sum_columns > 0
     most = dims.s_tiles if flow.early and scaled else 0
     if not 0 <= flow.kept_tiles <= most:
@@ -63,29 +71,66 @@ def with_pieces(norm_rope: NormRopePass | None, flow: Flow) -> NormRopePass | No
     return dataclasses.replace(norm_rope, segments=segments)
 
 
-def pieces(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> tuple[tuple[Piece, ...], ...]:
-    """What each bank is evicted as: cut where a segment begins or ends if that is treated in the eviction."""
+Pieces = tuple[tuple[Piece, ...], ...]
+"""Those of each bank of a core."""
+
+
+def pieces(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, stages: Stages = NO_STAGES) -> tuple[Pieces, ...]:
+    """What each bank is evicted as: cut where a segment begins or ends if that is treated in the eviction.
+
+    Of each core that has columns of its own; one entry where the cores share the tokens.
+    """
     segments = norm_rope.segments if norm_rope is not None and flow.early else ()
-    cuts = {edge for segment in segments for edge in (segment.first_column, segment.first_column + segment.width)}
     numbers = itertools.count()
     sums = _first_sums(dims, segments)
-    banks = []
-    for start in range(0, dims.width, BANK_COLUMNS):
-        stop = min(start + BANK_COLUMNS, dims.width)
-        edges = sorted({start, stop, *(cut for cut in cuts if start < cut < stop)})
-        banks.append(tuple(_piece(a, b - a, segments, sums, numbers) for a, b in itertools.pairwise(edges)))
-    return tuple(banks)
+    cores = []
+    for core_first in range(0, dims.width, dims.columns_per_core):
+        width = min(dims.columns_per_core, dims.width - core_first)
+        cuts = {edge - core_first for edge in _edges(segments, stages)}
+        banks = []
+        for start in range(0, width, dims.bank_columns):
+            stop = min(start + dims.bank_columns, width)
+            edges = sorted({start, stop, *(cut for cut in cuts if start < cut < stop)})
+            found = [_piece(a, b - a, segments, sums, numbers) for a, b in itertools.pairwise(edges)]
+            banks.append(tuple(_with_stages(piece, core_first, dims, stages) for piece in found))
+        cores.append(tuple(banks))
+    return tuple(cores)
+
+
+def _edges(segments: tuple[PassSegment, ...], stages: Stages) -> set[int]:
+    """Columns where anything begins or ends that is treated in the eviction."""
+    heads = () if stages.heads is None else stages.heads.segments
+    treated: list[PassSegment | HeadSegment | SumSegment] = [*segments, *heads, *stages.sums]
+    return {edge for each in treated for edge in (each.first_column, each.first_column + each.width)}
 
 
 def _piece(
     first: int, width: int, segments: tuple[PassSegment, ...], sums: dict[str, int], numbers: itertools.count[int]
 ) -> Piece:
-    for index, segment in enumerate(segments):
-        if segment.first_column <= first < segment.first_column + segment.width:
-            number = first // BANK_COLUMNS - segment.first_column // BANK_COLUMNS
-            column = sums[segment.name] + number if segment.gamma_bytes else -1
-            return Piece(first, width, index, column, next(numbers))
-    return Piece(first, width)
+    index = _holder(segments, first)
+    if index < 0:
+        return Piece(first, width)
+    segment = segments[index]
+    number = first // BANK_COLUMNS - segment.first_column // BANK_COLUMNS
+    column = sums[segment.name] + number if segment.gamma_bytes else -1
+    return Piece(first, width, index, column, next(numbers))
+
+
+def _with_stages(piece: Piece, core_first: int, dims: Dims, stages: Stages) -> Piece:
+    """The piece with what the head stage and the sums of squares do with it."""
+    first = core_first + piece.first_column
+    heads = () if stages.heads is None else stages.heads.segments
+    summed, column = _holder(stages.sums, first), -1
+    if summed >= 0:
+        number = first // dims.bank_columns - stages.sums[summed].first_column // dims.bank_columns
+        column = sum(segment.banks for segment in stages.sums[:summed]) + number
+    return dataclasses.replace(piece, head_segment=_holder(heads, first), partial_sum=column)
+
+
+def _holder(segments: Sequence[PassSegment | HeadSegment | SumSegment], column: int) -> int:
+    """Index of the segment that holds a column; -1 if none does."""
+    holders = (i for i, s in enumerate(segments) if s.first_column <= column < s.first_column + s.width)
+    return next(holders, -1)
 
 
 def _banks(segment: PassSegment) -> int:
@@ -106,7 +151,7 @@ def _first_sums(dims: Dims, segments: tuple[PassSegment, ...]) -> dict[str, int]
 
 def segment_pieces(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> int:
     """Pieces of a row that norm and RoPE go through."""
-    return sum(piece.segment >= 0 for bank in pieces(dims, norm_rope, flow) for piece in bank)
+    return sum(piece.segment >= 0 for bank in pieces(dims, norm_rope, flow)[0] for piece in bank)
 
 
 def outputs(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, degree: int) -> int:
@@ -116,17 +161,27 @@ def outputs(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, degree: int)
     return min(degree, dims.s_tiles - flow.kept_tiles)
 
 
-def dequantised_buffers(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, chosen: Schedule) -> int:
+def dequantised_buffers(
+    dims: Dims, norm_rope: NormRopePass | None, flow: Flow, chosen: Schedule, stages: Stages = NO_STAGES
+) -> int:
     """Rotating fp32 buffers of evictions: as many as are used at once, and no more than evictions need them."""
+    if dims.format.name != ROW_MX:
+        return 0
     most = EARLY_BUFFERS if flow.early else DEQUANT_BUFFERS
-    of_bank = pieces(dims, norm_rope, flow)
+    cores = pieces(dims, norm_rope, flow, stages)
+    return max(_dequantised_users(dims, flow, chosen, of_bank, most) for of_bank in cores)
+
+
+def _dequantised_users(dims: Dims, flow: Flow, chosen: Schedule, of_bank: Pieces, most: int) -> int:
+    """Pieces of a core that are evicted through these buffers; no more than `most`, which are as good as all."""
     users = 0
     for block in chosen.blocks:
         for group, t in itertools.product(block.i_groups, range(block.num_s_tiles)):
-            for b in range(group.size):
+            for b in range(min(group.size, len(of_bank) - group.start)):
                 scalar = flow.scalar_every > 0 and (t + b) % flow.scalar_every == flow.scalar_every - 1
                 everyone = bool(dims.bias_bytes) or scalar
-                users += sum(everyone or piece.segment >= 0 for piece in of_bank[group.start + b])
+                pieces_here = [piece for piece in of_bank[group.start + b] if piece.head_segment < 0]
+                users += sum(everyone or piece.segment >= 0 for piece in pieces_here)
             if users >= most:
                 return most
     return users

@@ -2,16 +2,9 @@
 
 import nki
 import nki.language as nl
-from kernels.qkv_cte.apply_pass import apply_pass
-from kernels.qkv_cte.buffers import allocate
-from kernels.qkv_cte.config import H_PACK, H_TILE_WORDS, ProjectionConfig
-from kernels.qkv_cte.early import load_block_caches
-from kernels.qkv_cte.evict import evict, store
-from kernels.qkv_cte.loads import load_activations, load_channels, load_chunk, load_resident_weights
-from kernels.qkv_cte.matmul import group_operands, multiply
-from kernels.qkv_cte.norm_pass import accumulate_squares, clear_sums
-from kernels.qkv_cte.scale_pass import scale_pass
-from kernels.qkv_cte.tiling import count_tiles
+from kernels.qkv_cte.config import ProjectionConfig
+from kernels.qkv_cte.operands import Operands
+from kernels.qkv_cte.projection import create_output, project
 from nki.language import NkiTensor
 
 
@@ -85,40 +78,16 @@ def row_mx_projection(
         for each S-tile and segment that is normalised or rotated:
             load, apply gamma, inv_rms and RoPE, store in place
     """
-    batch, seqlen, _ = packed_hidden.shape
-    output_shape: tuple[int, ...] = (batch, seqlen, config.width)
-    if config.nbsd_head_dim > 0:
-        output_shape = (config.width // config.nbsd_head_dim, batch, seqlen, config.nbsd_head_dim)
-    output = nl.ndarray(output_shape, dtype=nl.bfloat16, buffer=nl.shared_hbm, name="output")
-    rows_total = batch * seqlen
-    hidden_words = packed_hidden.reshape((rows_total, config.hidden + H_PACK)).view(nl.float32)
-    weight_rows = weight.reshape((config.hidden // H_PACK, config.width * H_PACK))
-    weight_words = weight_rows.view(nl.float8_e4m3fn_x4)
-
-    buffers = allocate(config, bias, q_gamma, k_gamma, cos_cache)
-    early = buffers.early
-    clear_sums(buffers)
-    load_channels(config, buffers, weight_scales, bias, q_gamma, k_gamma)
-    resident = load_resident_weights(config, buffers, weight_words)
-    chunks_loaded, buffered = 0, 0
-    for block in config.blocks:
-        stationary = load_activations(config, buffers, hidden_words, block)
-        if early is not None:
-            load_block_caches(config, early, block.first_tile, block.num_tiles, cos_cache, sin_cache)
-        for group in block.groups:
-            operands = group_operands(config, buffers, block, group)
-            for h in range(count_tiles(config.hidden // H_PACK, H_TILE_WORDS)):
-                if h < config.resident_h_tiles:
-                    moving = resident[h][group.first_bank : group.first_bank + group.num_banks]
-                else:
-                    moving = load_chunk(config, buffers, weight_words, group, h, chunks_loaded)
-                    chunks_loaded += 1
-                multiply(stationary, moving, operands, h)
-            buffered = evict(config, buffers, block, group, buffered)
-        accumulate_squares(config, buffers, block)
-        store(config, buffers, output, block)
-    if early is not None:
-        scale_pass(config, buffers, early, output)
-    else:
-        apply_pass(config, buffers, output, q_gamma, k_gamma, cos_cache, sin_cache)
+    operands = Operands(
+        hidden=packed_hidden,
+        weight=weight,
+        weight_scales=weight_scales,
+        bias=bias,
+        q_gamma=q_gamma,
+        k_gamma=k_gamma,
+        cos=cos_cache,
+        sin=sin_cache,
+    )
+    output = create_output(config, operands, nl.bfloat16)
+    project(config, operands, output)
     return output

@@ -31,12 +31,12 @@ def run(target: str, lnc: int, **call: Any) -> torch.Tensor:
     operands = make_operands()
     if call["packed_hidden"].device.type != "cpu":
         return row_mx_projection[lnc](*operands)
-    with _platform_target(target):
+    with platform_target(target):
         return nki.simulate(row_mx_projection[lnc])(*operands)
 
 
 @contextmanager
-def _platform_target(target: str) -> Iterator[None]:
+def platform_target(target: str) -> Iterator[None]:
     """Names the simulator's target while the context lasts."""
     before = os.environ.get(TARGET_VARIABLE)
     os.environ[TARGET_VARIABLE] = target

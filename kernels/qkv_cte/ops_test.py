@@ -135,7 +135,7 @@ def test_parameters_that_want_gradients_are_taken():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"q_norm": "RMS_NORM_ACROSS"}, "NormType has no 'RMS_NORM_ACROSS'; accepted: RMS_NORM_ACROSS_HEADS"),
+        ({"q_norm": "RMS_NORM_ACROSS"}, "NormType has no 'RMS_NORM_ACROSS'; accepted: NO_NORM, "),
         ({"output_layout": "BDS"}, "QKVOutputLayout has no 'BDS'; accepted: BSD, NBSd"),
         (
             {"replica_ranks": [0, 1, 2], "ranks_per_group": 2},

@@ -44,12 +44,16 @@ def load_gammas(
 
 
 def allocate_pass(
-    config: ProjectionConfig, norm_rope: NormRopePass, gammas: list[NkiTensor | None], cos: NkiTensor | None
+    config: ProjectionConfig,
+    norm_rope: NormRopePass,
+    gammas: list[NkiTensor | None],
+    cos: NkiTensor | None,
+    output: NkiTensor,
 ) -> PassBuffers:
     """Creates the rotating buffers of the pass at their addresses. Layouts, partition dimension first:
 
-    rows [128 tokens, widest segment] bf16; with RoPE caches and angles, each cos and sin, [128 tokens, head_dim] of
-    the caches' type and of fp32; straight, crossed [128 tokens, widest segment] fp32.
+    rows [128 tokens, widest segment] of the output's type; with RoPE caches and angles, each cos and sin,
+    [128 tokens, head_dim] of the caches' type and of fp32; straight, crossed [128 tokens, widest segment] fp32.
     """
     caches, rows, angles, straight, crossed = [], [], [], [], []
     widest = 0
@@ -58,7 +62,7 @@ def allocate_pass(
     s_tiles = count_tiles(config.tokens_per_core, S_TILE)
     angle_shape = (S_TILE, norm_rope.head_dim)
     for i in range(min(PASS_BUFFERS, s_tiles * len(norm_rope.segments))):
-        rows.append(place(config, f"pass_rows_{i}", (S_TILE, widest), nl.bfloat16))
+        rows.append(place(config, f"pass_rows_{i}", (S_TILE, widest), output.dtype))
         if cos is not None:
             scaled_cos = place(config, f"scaled_cos_{i}", angle_shape, nl.float32)
             scaled_sin = place(config, f"scaled_sin_{i}", angle_shape, nl.float32)

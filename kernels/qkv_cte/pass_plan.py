@@ -72,7 +72,7 @@ def inv_rms_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
 def rotating_buffers(dims: Dims, norm_rope: NormRopePass) -> list[tuple[str, int]]:
     """What one segment of one S-tile needs, as often as it rotates."""
     widest = max(segment.width for segment in norm_rope.segments)
-    buffers = [("pass_rows", BF16_BYTES * widest)]
+    buffers = [("pass_rows", dims.format.output_bytes * widest)]
     if norm_rope.cache_bytes:
         angle = FP32_BYTES * norm_rope.head_dim
         buffers += [("scaled_cos", angle), ("scaled_sin", angle)]
@@ -97,7 +97,7 @@ def cache_bytes(dims: Dims, norm_rope: NormRopePass | None) -> int:
 def reread_bytes(dims: Dims, norm_rope: NormRopePass | None) -> int:
     """HBM bytes of Q and K that the pass reads; it writes as many."""
     segments = () if norm_rope is None else norm_rope.segments
-    return dims.tokens * BF16_BYTES * sum(segment.width for segment in segments)
+    return dims.tokens * dims.format.output_bytes * sum(segment.width for segment in segments)
 
 
 def _normalised(norm_rope: NormRopePass | None) -> list[PassSegment]:
