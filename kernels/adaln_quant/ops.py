@@ -1,4 +1,4 @@
-"""The shims as torch custom ops, so that they can be traced, compiled and exported.
+"""The kernels as torch custom ops, so that they can be compiled and exported; the shims call these while traced.
 
 `torch.ops.adaln_quant.modulate` and `.row_quantize_packed` take the shims' arguments, target and cores by name.
 """
@@ -10,34 +10,16 @@ from typing import Any
 
 import torch
 
-from kernels.adaln_quant import shim
+from kernels.adaln_quant import launch
 from kernels.adaln_quant.config import WORD_CODES
 
-
-@torch.library.custom_op("adaln_quant::modulate", mutates_args=())
-def modulate(
-    x: torch.Tensor,
-    scale: torch.Tensor,
-    shift: torch.Tensor,
-    eps: float = 1e-6,
-    quant: str | None = None,
-    *,
-    target: str = "trn3",
-    lnc: int = 2,
-) -> torch.Tensor:
-    """See `shim.adaln_modulate`."""
-    return shim.adaln_modulate(x, scale, shift, eps, quant, target=target, lnc=lnc)
-
-
-@torch.library.custom_op("adaln_quant::row_quantize_packed", mutates_args=())
-def row_quantize_packed(x: torch.Tensor, *, target: str = "trn3", lnc: int = 2) -> torch.Tensor:
-    """See `shim.row_quantize_packed`."""
-    return shim.row_quantize_packed(x, target=target, lnc=lnc)
+modulate = torch.library.custom_op("adaln_quant::modulate", launch.modulate, mutates_args=())
+row_quantize_packed = torch.library.custom_op("adaln_quant::row_quantize_packed", launch.quantise, mutates_args=())
 
 
 @modulate.register_fake
 def _(*arguments: Any, **named: Any) -> torch.Tensor:
-    given = inspect.signature(shim.adaln_modulate).bind(*arguments, **named).arguments
+    given = inspect.signature(launch.modulate).bind(*arguments, **named).arguments
     x = given["x"]
     return x.new_empty(x.shape, dtype=torch.bfloat16) if given.get("quant") is None else _packed(x)
 
@@ -50,3 +32,16 @@ def _(x: torch.Tensor, **_named: Any) -> torch.Tensor:
 def _packed(x: torch.Tensor) -> torch.Tensor:
     """Packed rows of x, without values."""
     return x.new_empty((*x.shape[:-1], x.shape[-1] + WORD_CODES), dtype=torch.float8_e4m3fn)
+
+
+def traced_modulate(
+    x: torch.Tensor, scale: torch.Tensor, shift: torch.Tensor, eps: float, quant: str | None, **named: Any
+) -> torch.Tensor:
+    """The op on detached tensors: it has no gradient, and eager calls give none either."""
+    x, scale, shift = x.detach(), scale.detach(), shift.detach()
+    return torch.ops.adaln_quant.modulate(x, scale, shift, eps, quant, **named)
+
+
+def traced_quantise(x: torch.Tensor, **named: Any) -> torch.Tensor:
+    """The op on a detached tensor."""
+    return torch.ops.adaln_quant.row_quantize_packed(x.detach(), **named)

@@ -38,7 +38,8 @@ def test_the_projection_takes_the_rows(modulation, lnc):
     if modulation is NONE:
         packed = row_quantize_packed(operands.x, lnc=lnc)
     else:
-        packed = adaln_modulate(*operands.tensors, quant="row", lnc=lnc)
+        x, scale, shift = operands.tensors
+        packed = adaln_modulate(x, scale, shift, quant="row", lnc=lnc)
     weight, bias, projected_by = projection()
     result = project(packed, projected_by, lnc)
     errors = projection_compare.compare(result, packed, *projected_by)

@@ -2,21 +2,11 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
-
 import torch
 
-import nki
-from kernels.adaln_quant.call import adaln_operands, quantise_operands
-from kernels.adaln_quant.kernel import adaln, row_quantise
-
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
+from kernels.adaln_quant import launch, ops
 
 
-@torch.no_grad()
 def adaln_modulate(
     x: torch.Tensor,
     scale: torch.Tensor,
@@ -32,7 +22,8 @@ def adaln_modulate(
     Everything is fp32 up to one rounding, to bf16 or to the codes. A LayerNorm with weights w and b, as before Wan's
     cross-attention, is `scale = w - 1, shift = b`.
 
-    Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device.
+    Tensors on the CPU run on the simulator, others on the device they are on. All lie on one device. torch.compile and
+    torch.export see one op, `torch.ops.adaln_quant.modulate`. No gradients.
 
     Args:
         x: [B, S, H] bfloat16 or float32, H a multiple of 4, S of `lnc`; magnitudes up to 2**48.
@@ -50,13 +41,14 @@ def adaln_modulate(
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
     """
-    operands = adaln_operands(x, scale, shift, eps, quant, target, lnc)
-    return _launch(adaln[lnc], operands, x.device, target)
+    run = ops.traced_modulate if torch.compiler.is_compiling() else launch.modulate
+    return run(x, scale, shift, eps, quant, target=target, lnc=lnc)
 
 
-@torch.no_grad()
 def row_quantize_packed(x: torch.Tensor, *, target: str = "trn3", lnc: int = 2) -> torch.Tensor:
     """Quantises each row of x: the bytes of `common.row_mx.row_quantise_packed`.
+
+    Runs where, and is traced as, `adaln_modulate`; the op is `torch.ops.adaln_quant.row_quantize_packed`.
 
     Args:
         x: [B, S, H] bfloat16 or float32, finite, H a multiple of 4, S of `lnc`.
@@ -69,30 +61,5 @@ def row_quantize_packed(x: torch.Tensor, *, target: str = "trn3", lnc: int = 2) 
     Raises:
         TypeError, ValueError: an argument is not as described; nothing has run.
     """
-    operands = quantise_operands(x, target, lnc)
-    return _launch(row_quantise[lnc], operands, x.device, target)
-
-
-def _launch(
-    kernel: Callable[..., torch.Tensor], operands: tuple[Any, ...], device: torch.device, target: str
-) -> torch.Tensor:
-    """Runs a kernel on the simulator as `target`, or where its tensors are."""
-    if device.type != "cpu":
-        return kernel(*operands)
-    with _platform_target(target):
-        result: torch.Tensor = nki.simulate(kernel)(*operands)
-    return result
-
-
-@contextmanager
-def _platform_target(target: str) -> Iterator[None]:
-    """Names the simulator's target while the context lasts."""
-    before = os.environ.get(TARGET_VARIABLE)
-    os.environ[TARGET_VARIABLE] = target
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[TARGET_VARIABLE]
-        else:
-            os.environ[TARGET_VARIABLE] = before
+    run = ops.traced_quantise if torch.compiler.is_compiling() else launch.quantise
+    return run(x, target=target, lnc=lnc)

@@ -9,7 +9,7 @@ import torch
 
 import nki
 from common import row_mx
-from kernels.adaln_quant import adaln_modulate, cases, compare, row_quantize_packed, shim
+from kernels.adaln_quant import adaln_modulate, cases, compare, launch, row_quantize_packed
 from kernels.adaln_quant.cases import BATCH, BF16, NONE, TOKEN, Case
 
 CASE = Case("shim", 6, 256, batch=2, lnc=2)
@@ -25,7 +25,8 @@ def arguments(case=CASE, **changes):
 @pytest.mark.parametrize("quant", ["row", None])
 def test_modulates(lnc, modulation, quant):
     operands = cases.normal_operands(dataclasses.replace(CASE, modulation=modulation))
-    result = adaln_modulate(*operands.tensors, quant=quant, target="trn3", lnc=lnc)
+    x, scale, shift = operands.tensors
+    result = adaln_modulate(x, scale, shift, quant=quant, target="trn3", lnc=lnc)
     errors = compare.compare(result, operands)
     assert errors.accepted, errors
 
@@ -70,11 +71,11 @@ def test_views_and_parameters_are_taken():
 @pytest.mark.parametrize("before", [None, "trn2"])
 def test_environment_is_restored(before, monkeypatch):
     if before is None:
-        monkeypatch.delenv(shim.TARGET_VARIABLE, raising=False)
+        monkeypatch.delenv(launch.TARGET_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(shim.TARGET_VARIABLE, before)
+        monkeypatch.setenv(launch.TARGET_VARIABLE, before)
     adaln_modulate(**arguments())
-    assert os.environ.get(shim.TARGET_VARIABLE) == before
+    assert os.environ.get(launch.TARGET_VARIABLE) == before
 
 
 class DeviceTensor(torch.Tensor):
@@ -98,8 +99,8 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
         def __getitem__(self, lnc):
             return lambda *operands: (lnc, operands)
 
-    monkeypatch.setattr(shim, "adaln", Launched())
-    monkeypatch.setattr(shim, "row_quantise", Launched())
+    monkeypatch.setattr(launch, "adaln", Launched())
+    monkeypatch.setattr(launch, "row_quantise", Launched())
     monkeypatch.setattr(nki, "simulate", lambda _: pytest.fail("simulated"))
     call = arguments()
     on_device = {name: DeviceTensor(value) if torch.is_tensor(value) else value for name, value in call.items()}
@@ -207,7 +208,7 @@ class NeverLaunched:
 
 @pytest.mark.parametrize(("changes", "error", "message"), [*EITHER, *MODULATION])
 def test_refused_by_name_before_any_launch(changes, error, message, monkeypatch):
-    monkeypatch.setattr(shim, "adaln", NeverLaunched())
+    monkeypatch.setattr(launch, "adaln", NeverLaunched())
     environment = dict(os.environ)
     with pytest.raises(error, match=f"^{message}") as refusal:
         adaln_modulate(**arguments(**changes))
@@ -217,7 +218,7 @@ def test_refused_by_name_before_any_launch(changes, error, message, monkeypatch)
 
 @pytest.mark.parametrize(("changes", "error", "message"), EITHER)
 def test_quantisation_refuses_the_same(changes, error, message, monkeypatch):
-    monkeypatch.setattr(shim, "row_quantise", NeverLaunched())
+    monkeypatch.setattr(launch, "row_quantise", NeverLaunched())
     with pytest.raises(error, match=f"^{message}"):
         row_quantize_packed(**{"x": arguments()["x"], **changes})
 
