@@ -15,7 +15,7 @@ from types import CodeType
 import numpy as np
 
 from devicetime.cost import TENSOR
-from devicetime.nodes import TRANSFER
+from devicetime.nodes import TRANSFER, CoreWork
 from devicetime.predict import Prediction
 from devicetime.timeline import Cause, Timeline, TrackKind
 from nkisim.record import Record
@@ -174,8 +174,7 @@ def roofline(prediction: Prediction) -> Roofline:
     moved = nodes["hold_ns"][transfer] * nodes["engines"][transfer] / hardware.dma_engines_per_core
     dma = np.bincount(nodes["core"][transfer], moved, cores)
     worked = [
-        _product_ns(report.stream, core.nodes)
-        for report, core in zip(prediction.reports, prediction.cores, strict=True)
+        _product_ns(report.stream, core) for report, core in zip(prediction.reports, prediction.cores, strict=True)
     ]
     products = sum(_products(report.stream) for report in prediction.reports)
     return Roofline(
@@ -193,10 +192,11 @@ def is_transpose(record: Record) -> bool:
     return record.op == "nc_transpose" or (record.op == "nc_matmul" and record.detail[0] == "transpose")
 
 
-def _product_ns(stream: list[Record], nodes: np.ndarray) -> float:
+def _product_ns(stream: list[Record], core: CoreWork) -> float:
     """Time of a core's products on a full array."""
-    chosen = [n for n in np.flatnonzero(nodes["track"] == TENSOR).tolist() if not is_transpose(stream[n])]
-    return float((nodes["hold_ns"][chosen] * nodes["activity"][chosen]).sum())
+    track = core.costs["track"][core.class_of]
+    full = (core.costs["hold_ns"] * core.costs["activity"])[core.class_of]
+    return float(sum(full[n] for n in np.flatnonzero(track == TENSOR).tolist() if not is_transpose(stream[n])))
 
 
 def _products(stream: list[Record]) -> int:

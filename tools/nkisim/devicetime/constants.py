@@ -145,7 +145,7 @@ class Constants:
         "B/ns",
         Mark.calibrated,
         "guides/tutorials/kernel-optimization.rst, packet times of v2 to v5: 8.3 ns + bytes / 24.2 per descriptor",
-        f"{_DMA} has 27.2 (trn2) and 38.4 (trn3) in its text, 23 and 33 in its table.",
+        f"{_DMA} has 27.2 (trn2) and 38.4 (trn3) in its text, 23 and 33 in its table; trn3 is scaled by the table.",
     )
     dma_descriptor_ns: float = _constant(
         "ns per descriptor and engine", Mark.calibrated, "guides/tutorials/kernel-optimization.rst, packet times"
@@ -202,7 +202,8 @@ class Constants:
     hbm_pair_bytes_per_ns: float = _constant(
         "B/ns",
         Mark.documented,
-        "a stack's share of the chip, which two cores share; the profiler's MBU is counted against 716.8 on trn2",
+        f"{_TRN2}, {_TRN3}: a stack's share of the chip, which two cores share",
+        "trn2: what the profiler counts MBU against; 3 TB/s / 4 would be 750.",
     )
     core_barrier_ns: float = _constant("ns", Mark.assumed, "none published; a semaphore to the other core and back")
     collective_hop_ns: float = _constant(
@@ -301,3 +302,7 @@ def table() -> str:
         said = " ".join(part for part in (about["source"] + ".", about["note"]) if part)
         lines.append(f"| `{field.name}` | {' | '.join(values)} | {about['unit']} | {about['mark'].value} | {said} |")
     return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    print(table())

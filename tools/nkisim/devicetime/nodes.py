@@ -68,14 +68,16 @@ class CoreWork:
     """One core's records with their costs and the edges between them.
 
     Attributes:
-        nodes: an array of NODE, one per record.
-        transfers: an array of NODE, and the positions of their records.
+        costs: an array of NODE, one per class of records that cost the same; class_of: each record's class.
+        moves: an array of NODE, the transfers of these classes; transfers: the positions of records with a transfer.
         edges: between records.
         meets: the meetings that records take part in, by position.
         operands, byte: what they touch, and where each allocation lies.
     """
 
-    nodes: np.ndarray
+    costs: np.ndarray
+    class_of: np.ndarray
+    moves: np.ndarray
     transfers: np.ndarray
     edges: Edges
     meets: dict[int, meetings.Meeting]
@@ -92,15 +94,13 @@ def of_core(report: CoreReport, rank: int, machine: Machine) -> CoreWork:
     kind, kinds = _kinds(ops, engines, details)
     class_of, exemplars = _classes(kind, found, partition)
     costs = [_cost(stream[position], machine) for position in exemplars]
-    nodes = _rows(costs)[class_of]
-    nodes["record"] = np.arange(len(stream))
-    moves = np.array([cost.transfer is not None for cost in costs])[class_of]
-    transfers = _transfer_rows(costs)[class_of[moves]]
-    transfers["record"] = np.flatnonzero(moves)
+    rows = _rows(costs)
     return CoreWork(
-        nodes=nodes,
-        transfers=transfers,
-        edges=link(found, partition, byte, report, nodes["track"]),
+        costs=rows,
+        class_of=class_of,
+        moves=_transfer_rows(costs),
+        transfers=np.flatnonzero(np.array([cost.transfer is not None for cost in costs])[class_of]),
+        edges=link(found, partition, byte, report, rows["track"][class_of]),
         meets=meetings.of_core(stream, rank, np.flatnonzero(_may_meet(kinds)[kind]).tolist()),
         operands=found,
         byte=byte,
@@ -174,7 +174,7 @@ def _transfer_rows(costs: Sequence[Cost]) -> np.ndarray:
 
 def merge(cores: Sequence[CoreWork]) -> Work:
     """Nodes and edges of cores that run together."""
-    records = np.array([len(core.nodes) for core in cores])
+    records = np.array([len(core.class_of) for core in cores])
     transfers = np.array([len(core.transfers) for core in cores])
     first_record = np.cumsum(records) - records
     first_transfer = records.sum() + np.cumsum(transfers) - transfers
@@ -187,19 +187,22 @@ def merge(cores: Sequence[CoreWork]) -> Work:
         ends.append(end)
     met, joins = _meet(cores, edges, ends, first_record, joins)
     nodes = np.zeros(joins, NODE)
-    nodes["core"] = nodes["record"] = NO_TRACK
-    nodes["track"] = NO_TRACK
     for number, core in enumerate(cores):
-        for rows, first in ((core.nodes, first_record[number]), (core.transfers, first_transfer[number])):
-            nodes[first : first + len(rows)] = rows
-            nodes["core"][first : first + len(rows)] = number
+        own = nodes[first_record[number] :][: records[number]]
+        np.take(core.costs, core.class_of, out=own)
+        own["core"], own["record"] = number, np.arange(len(own))
+        own = nodes[first_transfer[number] :][: transfers[number]]
+        np.take(core.moves, core.class_of[core.transfers], out=own)
+        own["core"], own["record"] = number, core.transfers
+    for name in ("core", "record", "track"):
+        nodes[name][records.sum() + transfers.sum() :] = NO_TRACK
     return Work(nodes, np.concatenate([*edges, met]), len(cores))
 
 
 def _edges(core: CoreWork, first_record: int, first_transfer: int, first_join: int) -> tuple[np.ndarray, np.ndarray]:
     """A core's edges, and the node whose end is the end of each of its records and joins."""
-    between, moved = core.edges, core.transfers["record"]
-    begin = np.concatenate([np.arange(len(core.nodes)) + first_record, np.arange(between.joins) + first_join])
+    between, moved = core.edges, core.transfers
+    begin = np.concatenate([np.arange(len(core.class_of)) + first_record, np.arange(between.joins) + first_join])
     end = begin.copy()
     end[moved] = np.arange(len(moved)) + first_transfer
     edges = np.empty(len(between.before) + len(moved), EDGE)

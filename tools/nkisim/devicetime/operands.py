@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain, count
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,9 @@ _MEMORY = {
     MemoryRegion.private_hbm: HBM,
     MemoryRegion.shared_hbm: HBM,
 }
+
+
+_BUFFER, _ROW_BYTES, _ADDRESS = (itemgetter(Allocation._fields.index(n)) for n in ("buffer", "row_bytes", "address"))
 
 
 class Boxes(NamedTuple):
@@ -85,7 +89,7 @@ def number_objects(objects: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
     order = np.argsort(first)
     rank = np.empty(len(order), np.int64)
     rank[order] = np.arange(len(order))
-    return rank[inverse], [objects[n] for n in first[order].tolist()]
+    return rank[inverse], list(map(objects.__getitem__, first[order].tolist()))
 
 
 def gather(ops: Sequence[str], reads: Sequence[tuple[Region, ...]], writes: Sequence[tuple[Region, ...]]) -> Operands:
@@ -123,9 +127,8 @@ def _located(
         return Operands(record, is_write, none, none, Boxes(*[none] * 6), (), (), none, none, first)
     allocation_of, dtypes, offsets, shapes, strides = zip(*regions, strict=True)
     allocation, allocations = number_objects(allocation_of)
-    _, _, buffers, _, _, partitions, rows, addresses, _ = zip(*allocations, strict=True)
-    memory = np.fromiter(map(_MEMORY.__getitem__, buffers), np.int64, len(allocations))
-    row_bytes = np.array(rows, np.int64)
+    memory = np.fromiter(map(_MEMORY.__getitem__, map(_BUFFER, allocations)), np.int64, len(allocations))
+    row_bytes = np.fromiter(map(_ROW_BYTES, allocations), np.int64, len(allocations))
     dtype_of = dict(zip(map(id, dtypes), dtypes, strict=True))
     layout, layouts = number(zip(shapes, strides, map(id, dtypes), strict=True), len(regions))
     on_chip = memory[allocation] != HBM
@@ -147,7 +150,7 @@ def _located(
     pattern = layout * 3 + memory[allocation]
     if any_indexed:
         indexed = np.fromiter((type(r) is IndexedRegion for r in regions), bool, len(regions))
-        boxes = _anywhere(boxes, indexed, np.array(partitions)[allocation], row)
+        boxes = _anywhere(boxes, indexed, np.array([a.partitions for a in allocations])[allocation], row)
         pattern = pattern * 2 + indexed
     in_operands = Boxes(*[box[region] for box in boxes])
     return Operands(
@@ -157,7 +160,7 @@ def _located(
         pattern=pattern[region],
         boxes=in_operands,
         allocations=allocations,
-        addresses=addresses,
+        addresses=list(map(_ADDRESS, allocations)),
         memory=memory,
         row_bytes=row_bytes,
         first_operand=first,

@@ -7,7 +7,6 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 import nkisim
-from common import hardware
 from devicetime import constants
 from devicetime.predict import predict
 from devicetime.timeline import Cause
@@ -56,8 +55,3 @@ def test_load_scale_store_by_hand():
 def test_unknown_target():
     with pytest.raises(ValueError, match="trn1"):
         predict(run(load_and_scale, np.zeros((128, 8), np.float32)), "trn1")
-
-
-def test_every_constant_has_a_value_and_a_source_for_both_targets():
-    assert constants.of(hardware.TRN3).tensor_transpose_overlap == 2
-    assert constants.table().count("\n") > 30

@@ -157,8 +157,8 @@ def _latest_of_lanes(
 def _occupied(prediction: Prediction, number: int) -> tuple[np.ndarray, np.ndarray]:
     """SBUF and PSUM steps of a core."""
     nodes, made, core = prediction.work.nodes, prediction.schedule, prediction.cores[number]
-    first = sum(len(other.nodes) for other in prediction.cores[:number])
-    rows = slice(first, first + len(core.nodes))
+    first = sum(len(other.class_of) for other in prediction.cores[:number])
+    rows = slice(first, first + len(core.class_of))
     start_ns, end_ns = made["start_ns"][rows].copy(), made["visible_ns"][rows].copy()
     here = (nodes["track"] == TRANSFER) & (nodes["core"] == number)
     end_ns[nodes["record"][here]] = made["visible_ns"][here]

@@ -5,6 +5,7 @@ The stream is that of a matmul that loads both of its tiles for every product: h
 
 from __future__ import annotations
 
+import functools
 import time
 from collections.abc import Callable
 
@@ -78,7 +79,7 @@ def main() -> None:
     for rows in (512, 1024, 2048, 4096):
         run = recorded(rows)
         instructions = len(run.cores[0].stream)
-        seconds, bare = shortest(lambda run=run: predict(run)), bare_call_seconds()
+        seconds, bare = shortest(functools.partial(predict, run)), bare_call_seconds()
         print(
             f"{instructions:>7,} instructions: {seconds / instructions * 1e6:.2f} us each, "
             f"{seconds / instructions / bare:.0f} bare calls of {bare * 1e9:.0f} ns"
