@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import sys
 from collections.abc import Sequence
@@ -33,6 +34,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench -- --suite corners --json corners.json
   bazel run //kernels/qkv_cte:bench -- --shape 1,4726,5120,3840 --lnc 1 --no-numerics
   bazel run //kernels/qkv_cte:bench -- --checkpoint wan_layer.safetensors --layer 0
+  bazel run //kernels/qkv_cte:bench -- --policy best --no-numerics
   bazel run //kernels/qkv_cte:bench -- --case self_tp4 --report self_tp4.html --trace self_tp4.json
   bazel run //kernels/qkv_cte:bench -- --compare last_week.json
 
@@ -66,7 +68,8 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
     results = []
     with progress(1 + len(chosen)) as announce:
         announce("planning")
-        for shape in [shapes.prepare(case, target, values=options.numerics) for case in chosen]:
+        make = functools.partial(shapes.prepare, hardware=target, values=options.numerics, policy=options.policy)
+        for shape in [make(case) for case in chosen]:
             values = ", then values" if shape.values else ""
             announce(f"{shape.case.name}: {shape.plan.dims.tokens:,} tokens{values}")
             results.append(shapes.run(shape))
@@ -116,9 +119,11 @@ def _require_one_subject(parser: argparse.ArgumentParser, options: argparse.Name
     subjects = [name for name in ("list", "suite", "shape", "checkpoint") if getattr(options, name)]
     if len(subjects) > 1:
         parser.error(f"--{subjects[0]} and --{subjects[1]} exclude each other")
-    for name in ("lnc", "target", "numerics", "json", *time_files.OPTIONS):
+    for name in ("lnc", "target", "policy", "numerics", "json", *time_files.OPTIONS):
         if options.list and getattr(options, name) != parser.get_default(name):
             parser.error(f"--list and --{'no-' * (name == 'numerics')}{name} exclude each other")
+    if options.checkpoint and options.policy != "seed":
+        parser.error("--checkpoint and --policy exclude each other")
     for name in time_files.OPTIONS:
         if options.checkpoint and getattr(options, name):
             parser.error(f"--checkpoint and --{name} exclude each other")
@@ -143,6 +148,12 @@ def _parser() -> OneLineParser:
     parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
+    parser.add_argument(
+        "--policy",
+        choices=("seed", "best"),
+        default="seed",
+        help="how plans are chosen: the seed's rule, or a search for the least predicted time (default: seed)",
+    )
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
     time_files.add_options(parser)

@@ -161,12 +161,22 @@ def test_predicted_times_are_compared_with_an_earlier_run(capsys, tmp_path):
     document = json.loads(old.read_text())
     predicted = document["shapes"][0]["predicted"]
     assert predicted["ns"] > 0
-    assert set(predicted["others_ns"]) == {"pinned", "chunked"}
+    assert set(predicted["others_ns"]) == {"one engine", "pinned", "chunked"}
     assert bench.main([*asked, "--compare", str(old)]) == 0
     predicted["ns"] /= 2
     old.write_text(json.dumps(document))
     assert bench.main([*asked, "--compare", str(old)]) == 1
     assert "SLOWER" in capsys.readouterr().out
+
+
+def test_a_search_is_never_slower_than_the_rule(capsys, tmp_path):
+    out = tmp_path / "out.json"
+    asked = ["--shape", "1,260,512,1100", "--no-numerics", "--policy", "best", "--json", str(out)]
+    assert bench.main(asked) == 0
+    (shape,) = json.loads(out.read_text())["shapes"]
+    assert shape["plan"]["policy"] == "best"
+    assert shape["predicted"]["ns"] <= shape["predicted"]["others_ns"]["seed"]
+    assert " seed µs " in capsys.readouterr().out
 
 
 def test_one_case_as_trace_and_report(tmp_path):
@@ -218,6 +228,9 @@ def test_help_has_examples(capsys):
         (["--list", "--json", "x"], "--list and --json exclude each other"),
         (["--json", ""], "argument --json: ''; accepted: the name of a file"),
         (["--checkpoint", "", "--layer", "0"], "argument --checkpoint: ''; accepted: the name of a file"),
+        (["--policy", "worst"], "invalid choice: 'worst'"),
+        (["--list", "--policy", "best"], "--list and --policy exclude each other"),
+        (["--checkpoint", "x", "--layer", "0", "--policy", "best"], "--checkpoint and --policy exclude each other"),
         (["--list", "--trace", "x"], "--list and --trace exclude each other"),
         (["--checkpoint", "x", "--layer", "0", "--report", "y"], "--checkpoint and --report exclude each other"),
         (["--shape", "1,4,128,128", "--case", "self_tp4"], "--shape and --case exclude each other"),

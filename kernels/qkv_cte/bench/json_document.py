@@ -84,7 +84,8 @@ def _plan(planned: Plan) -> dict[str, Any]:
         "prefetch": chosen.prefetch,
         "sbuf_used_bytes": planned.sbuf.peak_bytes,
         "sbuf_usable_bytes": planned.sbuf.capacity_bytes,
-        "why": list(chosen.why),
+        "policy": planned.policy,
+        "why": [*chosen.why, *planned.policy_why],
     }
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from common import schedule
 from common.budget import BudgetError
 from common.hardware import Hardware
+from devicetime import report
+from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
 from kernels.qkv_cte import cases, compare, plan
+from kernels.qkv_cte import policy as policies
 from kernels.qkv_cte.bench import measure
 from kernels.qkv_cte.bench.baselines import BASELINES
 from kernels.qkv_cte.bench.measure import Measurement
@@ -39,12 +42,14 @@ class Shape:
         case: sizes and schedule.
         plan: of the whole shape.
         baselines: plans of each baseline's calls by its name, None where it does not fit.
+        others: plans that differ in time, not in bytes worth a column, by name.
         values: what values are computed for: the case itself or a shorter one of the same widths; None for none.
     """
 
     case: Case
     plan: Plan
     baselines: dict[str, tuple[Plan, ...] | None]
+    others: dict[str, Plan]
     values: Case | None
 
 
@@ -68,8 +73,8 @@ class ShapeResult:
     Attributes:
         shape: what ran.
         measured: the whole shape's simulated run, without values.
-        timeline: when its instructions would run.
-        predicted: its time, and the baselines'; sub-calls of a baseline run one after the other.
+        timeline, prediction: when its instructions would run, and what that was made from.
+        predicted: its time, and that of baselines and others; sub-calls of a baseline run one after the other.
         baseline_hbm: measured bytes of each baseline by its name, None where it does not fit.
         values: None where none were computed.
     """
@@ -77,6 +82,7 @@ class ShapeResult:
     shape: Shape
     measured: Measurement
     timeline: Timeline
+    prediction: Prediction
     predicted: Predicted
     baseline_hbm: dict[str, HbmBytes | None]
     values: Values | None
@@ -101,15 +107,28 @@ def own_case(sizes: Sequence[int], lnc: int) -> Case:
     return Case(name, seqlen, hidden, 1, "full", head_dim=width, batch=batch, lnc=lnc)
 
 
-def prepare(case: Case, hardware: Hardware, *, values: bool) -> Shape:
+def prepare(
+    case: Case, hardware: Hardware, *, values: bool, policy: str = "seed", announce: Callable[[str], object] = str
+) -> Shape:
     """Makes every plan that the shape needs, so that what cannot run is refused before anything does.
+
+    Args:
+        case: sizes, and what is forced on the schedule.
+        hardware: the target.
+        values: whether to compute values, too.
+        policy: "seed", or "best" for a search, which is free of what the case forces.
+        announce: told what a search tries next.
 
     Raises:
         ValueError: a size or the target is not accepted.
         BudgetError: the shape fits under no schedule.
     """
     planned = _plan(case, hardware)
-    return Shape(case, planned, _baseline_plans(planned), _values_case(case) if values else None)
+    others = {"one engine": policies.seed(case.dims, hardware, one_engine=True)}
+    if policy == "best":
+        others = {"seed": planned} | others
+        planned = policies.best(case.dims, hardware, time_of=_time_ns, announce=announce)
+    return Shape(case, planned, _baseline_plans(planned), others, _values_case(case) if values else None)
 
 
 def run(shape: Shape) -> ShapeResult:
@@ -120,14 +139,18 @@ def run(shape: Shape) -> ShapeResult:
     for name, calls in shape.baselines.items():
         runs = None if calls is None else [measure.run(call) for call in calls]
         baseline_hbm[name] = None if runs is None else measure.add_hbm(run.hbm for run in runs)
-        baseline_ns[name] = (
-            None if runs is None else sum(predicted.timeline(run.cores, hardware).total_ns for run in runs)
-        )
+        baseline_ns[name] = None if calls is None else sum(map(_time_ns, calls))
     values = None if shape.values is None else _values(shape.values, hardware)
     measured = measure.run(shape.plan)
-    timeline = predicted.timeline(measured.cores, hardware)
-    times = predicted.of(shape.case.name, timeline, baseline_ns)
-    return ShapeResult(shape, measured, timeline, times, baseline_hbm, values)
+    prediction = predicted.prediction(measured.cores, hardware)
+    timeline = report.timeline(prediction)
+    other_ns = {name: _time_ns(planned) for name, planned in shape.others.items()}
+    times = predicted.of(shape.case.name, timeline, other_ns | baseline_ns)
+    return ShapeResult(shape, measured, timeline, prediction, times, baseline_hbm, values)
+
+
+def _time_ns(planned: Plan) -> float:
+    return predicted.timeline(measure.run(planned).cores, planned.hardware).total_ns
 
 
 def _plan(case: Case, hardware: Hardware) -> Plan:

@@ -31,12 +31,17 @@ def report(result: ShapeResult) -> Report:
             ("S-blocks", str(len(chosen.blocks))),
             ("H-tiles of weights resident", f"{chosen.resident_h_tiles} of {dims.h_tiles}"),
             ("prefetch", chosen.prefetch),
+            ("policy", planned.policy),
         ),
     )
     tables = (schedule, _bytes(result), memory.table(planned.sbuf), memory.table(planned.psum))
-    why = "\n".join(chosen.why)
+    why = "\n".join((*chosen.why, *planned.policy_why))
     return Report(
-        f"qkv_cte, {result.shape.case.name}", sizes, result.timeline, sections=(Section("Plan", tables, why),)
+        f"qkv_cte, {result.shape.case.name}",
+        sizes,
+        result.timeline,
+        result.prediction,
+        sections=(Section("Plan", tables, why),),
     )
 
 
