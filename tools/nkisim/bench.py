@@ -3,11 +3,11 @@
     bazel run //tools/nkisim:bench
     bazel run //tools/nkisim:bench -- --threads 1 --repeat 5
 
-Two ratios, each with the limit that it is held to:
+Ratios, each with the limit that it is held to:
   projection   an MX projection of 1024 tokens, 5120 inputs and 3840 outputs with numerics, against `torch.matmul` in
                fp32 of the same matrices on as many threads; 0.7 where bf16 dot products are used, else 1.3.
-  instruction  one nc_matmul_mx without numerics, against a call of an empty Python function with as many operands,
-               both in processor time; 40.
+  others       one instruction each without numerics, against a call of an empty Python function with as many
+               operands, both in processor time; 40.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -31,7 +33,7 @@ from nkisim.numerics import bf16_product
 TOKENS, INPUTS, OUTPUTS = 1024, 5120, 3840
 K_TILE, N_TILE = 128, 512
 PROJECTION_LIMIT_BF16, PROJECTION_LIMIT_FP32, INSTRUCTION_LIMIT = 0.7, 1.3, 40.0
-CALLS = 20_000
+CALLS = 5_000
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ class Ratio:
     def __str__(self) -> str:
         verdict = "within" if self.value <= self.limit else "over"
         return (
-            f"{self.name:<12} {self.measured_s:.3e} s, reference {self.reference_s:.3e} s: "
+            f"{self.name:<21} {self.measured_s:.3e} s, reference {self.reference_s:.3e} s: "
             f"ratio {self.value:.2f}, {verdict} the limit {self.limit}"
         )
 
@@ -106,33 +108,58 @@ def measure_projection(repeat: int) -> Ratio:
     return Ratio("projection", simulated, reference, limit)
 
 
-def measure_instruction(repeat: int) -> Ratio:
-    """One instruction without numerics against one call of an empty function."""
-    best: list[float] = []
+def measure_instructions(repeat: int) -> list[Ratio]:
+    """Instructions without numerics, each against calls of an empty function."""
+    found: list[Ratio] = []
 
     def kernel() -> None:
-        operands = [nl.ndarray((128, 512), dtype=nl.float8_e4m3fn_x4, buffer=nl.sbuf) for _ in range(2)]
-        scales = [nl.ndarray((128, 512), dtype=nl.uint8, buffer=nl.sbuf) for _ in range(2)]
-        psum = nl.ndarray((128, 512), dtype=nl.float32, buffer=nl.psum)
-        given = (psum, operands[0][:, :128], operands[1], scales[0][:, :128], scales[1])
-        best.extend(
-            _best_of(
-                repeat, lambda: _calls(nisa.nc_matmul_mx, given), lambda: _calls(_nothing, given), time.thread_time
+        for name, (function, *given) in _instructions().items():
+            nothing = _NOTHING[len(given)]
+            measured, reference = _best_of(
+                repeat, partial(_calls, function, given), partial(_calls, nothing, given), time.thread_time
             )
-        )
+            found.append(Ratio(name, measured / CALLS, reference / CALLS, INSTRUCTION_LIMIT))
 
     run(kernel, options=Options(target="trn3", numerics=False))
-    return Ratio("instruction", best[0] / CALLS, best[1] / CALLS, INSTRUCTION_LIMIT)
+    return found
 
 
-def _nothing(dst: object, stationary: object, moving: object, stationary_scale: object, moving_scale: object) -> None:
-    """What the cost of an instruction is compared with."""
+def _instructions() -> dict[str, tuple[Any, ...]]:
+    """By name: the function, and operands that it takes."""
+    tiles = [nl.ndarray((128, 512), nl.float32) for _ in range(3)]
+    column = nl.ndarray((128, 1), nl.float32)
+    words = [nl.ndarray((128, n), nl.bfloat16) for n in (128, 512)]
+    data = [nl.ndarray((128, n), nl.float8_e4m3fn_x4) for n in (128, 512)]
+    scales = [nl.ndarray((128, n), nl.uint8) for n in (128, 512)]
+    psum, turned = (nl.ndarray((128, n), d, nl.psum) for n, d in ((512, nl.float32), (128, nl.bfloat16)))
+    hbm = nl.ndarray((128, 512), nl.float32, nl.private_hbm)
+    return {
+        "activation": (nisa.activation, tiles[0], nl.exp, tiles[1], column, 0.5),
+        "dma_copy": (nisa.dma_copy, tiles[0], hbm),
+        "nc_matmul": (nisa.nc_matmul, psum, *words),
+        "nc_matmul_mx": (nisa.nc_matmul_mx, psum, *data, *scales),
+        "nc_transpose": (nisa.nc_transpose, turned, words[0]),
+        "scalar_tensor_tensor": (nisa.scalar_tensor_tensor, tiles[0], tiles[1], nl.multiply, column, nl.add, tiles[2]),
+        "tensor_copy": (nisa.tensor_copy, tiles[0], psum),
+        "tensor_reduce": (nisa.tensor_reduce, column, nl.add, tiles[0], 1),
+        "tensor_scalar": (nisa.tensor_scalar, tiles[0], tiles[1], nl.multiply, column),
+        "tensor_tensor": (nisa.tensor_tensor, tiles[0], tiles[1], tiles[2], nl.add),
+    }
 
 
-def _calls(function: Callable[..., object], given: tuple[object, ...]) -> None:
-    dst, stationary, moving, stationary_scale, moving_scale = given
+_NOTHING: dict[int, Callable[..., None]] = {
+    2: lambda _a, _b: None,
+    3: lambda _a, _b, _c: None,
+    4: lambda _a, _b, _c, _d: None,
+    5: lambda _a, _b, _c, _d, _e: None,
+    6: lambda _a, _b, _c, _d, _e, _f: None,
+}
+"""What the cost of an instruction is compared with, by number of operands."""
+
+
+def _calls(function: Callable[..., object], given: list[Any]) -> None:
     for _ in range(CALLS):
-        function(dst, stationary, moving, stationary_scale, moving_scale)
+        function(*given)
 
 
 def _best_of(
@@ -158,7 +185,7 @@ def main() -> None:
         parser.error(f"--threads {arguments.threads}, --repeat {arguments.repeat}; accepted: 1 and up")
     torch.set_num_threads(arguments.threads)
     print(f"{arguments.threads} threads, bf16 dot products {'used' if bf16_product.available() else 'not available'}")
-    ratios = (measure_projection(arguments.repeat), measure_instruction(arguments.repeat))
+    ratios = (measure_projection(arguments.repeat), *measure_instructions(arguments.repeat))
     print(*ratios, sep="\n")
     raise SystemExit(any(ratio.value > ratio.limit for ratio in ratios))
 

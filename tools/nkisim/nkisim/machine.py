@@ -27,6 +27,7 @@ _new_record = tuple.__new__
 _new_handle = object.__new__
 _kernel_files = source.kernel_files
 _checked: dict[str, set[Any]] = {}
+_plans: dict[str, dict[Any, Any]] = {}
 
 
 @dataclass
@@ -80,6 +81,7 @@ class Core:
         decoded: operands kept decoded for the Tensor Engine.
         allocations: what the kernel created, in order.
         checked: combinations of call and operand signatures whose rules held, in this process and on this target.
+        plans: likewise, with what was worked out of the call's arguments beside the checks.
         loops: the dynamic loops around its instructions.
         dependencies: positions in the stream that the instruction at a position was made to wait for.
         reduce_registers: accumulators of the Scalar and the Vector Engine; see `nkisim.isa.accumulation`.
@@ -99,6 +101,7 @@ class Core:
         self.stream: list[Record] = []
         self.allocations: list[Allocation] = []
         self.checked = _checked.setdefault(launch.hardware.name, set())
+        self.plans = _plans.setdefault(launch.hardware.name, {})
         self.loops = Loops(self.stream)
         self.dependencies: dict[int, list[int]] = {}
         self.reduce_registers: dict[engine, Any] = {}

@@ -42,28 +42,38 @@ def tensor_tensor(
     """
     call = "nisa.tensor_tensor"
     core = machine.core(call)
-    operator = operands.operator(call, "op", op, _ANY_BINARY)
     try:
-        key = (call, operator.name, dst.signature, data1.signature, data2.signature, engine)
-    except AttributeError:
-        rules.require_tensors(call, dst=dst, data1=data1, data2=data2)
-        raise
-    chosen = _tensor_tensor_engine(call, operator, engine, dst, data1, data2)
-    if key not in core.checked:
-        for operand, tensor in (("dst", dst), ("data1", data1), ("data2", data2)):
-            rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
-        rules.writable(call, "dst", dst)
-        indirection.check(call, chosen, dst, "data1", data1)
-        rules.same_elements(call, "data1", data1, "dst", dst)
-        rules.same_elements(call, "data2", data2, "dst", dst)
-        rules.not_both_in_psum(call, "data1", data1, "data2", data2)
-        rules.gpsimd_reach(call, chosen, dst=dst, data1=data1, data2=data2)
-        operands.check_bits(call, operator, dst=dst, data1=data1, data2=data2)
-        core.checked.add(key)
+        key = (call, op, dst.signature, data1.signature, data2.signature, engine)
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        plan = _plan_tensor_tensor(call, core, dst, data1, data2, op, engine)
+        core.plans[key] = plan
+    operator, chosen = plan
     issued = core.emit("tensor_tensor", chosen, (dst.region,), (data1.region, data2.region), name, operator.name)
     if core.numerics:
         _combine(call, dst, data1, data2, operator, exact=chosen is Engine.gpsimd and _integers(dst, data1, data2))
     return issued
+
+
+def _plan_tensor_tensor(
+    call: str, core: machine.Core, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, op: Any, asked: Any
+) -> tuple[Operator, Engine]:
+    """Checks the operands; the operator and the engine."""
+    operator = operands.operator(call, "op", op, _ANY_BINARY)
+    rules.require_tensors(call, dst=dst, data1=data1, data2=data2)
+    chosen = _tensor_tensor_engine(call, operator, asked, dst, data1, data2)
+    for operand, tensor in (("dst", dst), ("data1", data1), ("data2", data2)):
+        rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
+    rules.writable(call, "dst", dst)
+    indirection.check(call, chosen, dst, "data1", data1)
+    rules.same_elements(call, "data1", data1, "dst", dst)
+    rules.same_elements(call, "data2", data2, "dst", dst)
+    rules.not_both_in_psum(call, "data1", data1, "data2", data2)
+    rules.gpsimd_reach(call, chosen, dst=dst, data1=data1, data2=data2)
+    operands.check_bits(call, operator, dst=dst, data1=data1, data2=data2)
+    return operator, chosen
 
 
 def _combine(call: str, dst: NkiTensor, data1: NkiTensor, data2: NkiTensor, operator: Operator, *, exact: bool) -> None:
@@ -129,21 +139,16 @@ def tensor_scalar(
     core = machine.core(call)
     if reverse0 is not False or reverse1 is not False:
         rules.flags(call, reverse0=reverse0, reverse1=reverse1)
-    first = operands.operator(call, "op0", op0, _ALL_KINDS)
-    second = operands.operator(call, "op1", op1, _ALL_KINDS) if op1 is not None else None
-    names = (first.name, second.name if second is not None else None)
-    column0, column1 = operands.signature(operand0), operands.signature(operand1)
     try:
-        key = (call, names, dst.signature, data.signature, column0, column1, engine)
-    except AttributeError:
-        rules.require_tensors(call, dst=dst, data=data)
-        raise
-    chosen = _tensor_scalar_engine(call, core, engine, first, second, dst, data, operand0)
-    if key not in core.checked:
-        _check_tensor_scalar(call, core, dst, data, first, second, operand0, operand1)
-        rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
-        indirection.check(call, chosen, dst, "data", data)
-        core.checked.add(key)
+        columns = operands.signature(operand0), operands.signature(operand1)
+        key = (call, op0, op1, dst.signature, data.signature, columns, engine)
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        plan = _plan_tensor_scalar(call, core, dst, data, op0, op1, operand0, operand1, engine)
+        core.plans[key] = plan
+    first, second, chosen, names = plan
     if first.is_unary or second is None or second.is_unary or first.is_bitvec:
         check_constant(call, "operand0", first, operand0, data)
         check_constant(call, "operand1", second, operand1, data)
@@ -181,16 +186,22 @@ def _tensor_scalar_engine(
     return rules.choose_engine(call, asked, (Engine.vector, Engine.scalar, Engine.gpsimd))
 
 
-def _check_tensor_scalar(
+def _plan_tensor_scalar(
     call: str,
     core: machine.Core,
     dst: NkiTensor,
     data: NkiTensor,
-    first: Operator,
-    second: Operator | None,
+    op0: Any,
+    op1: Any,
     operand0: Any,
     operand1: Any,
-) -> None:
+    asked: Any,
+) -> tuple[Operator, Operator | None, Engine, tuple[str, str | None]]:
+    """Checks the operands; the operators, the engine and the operators' names."""
+    first = operands.operator(call, "op0", op0, _ALL_KINDS)
+    second = operands.operator(call, "op1", op1, _ALL_KINDS) if op1 is not None else None
+    rules.require_tensors(call, dst=dst, data=data)
+    chosen = _tensor_scalar_engine(call, core, asked, first, second, dst, data, operand0)
     rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
     rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
     rules.writable(call, "dst", dst)
@@ -202,6 +213,9 @@ def _check_tensor_scalar(
         )
     for operand, op, value in (("operand0", first, operand0), ("operand1", second, operand1)):
         check_operand(call, operand, op, value, data)
+    rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
+    indirection.check(call, chosen, dst, "data", data)
+    return first, second, chosen, (first.name, second.name if second is not None else None)
 
 
 def check_operand(call: str, operand: str, op: Operator | None, value: Any, data: NkiTensor) -> None:
@@ -275,30 +289,40 @@ def scalar_tensor_tensor(
         warn(f"{call}: dtype, which does nothing,", "dst of that type")
     if reverse0 is not False or reverse1 is not False:
         rules.flags(call, reverse0=reverse0, reverse1=reverse1)
-    first = operands.operator(call, "op0", op0, _ARITHMETIC)
-    second = operands.operator(call, "op1", op1, _ARITHMETIC)
     try:
-        key = (call, dst.signature, data.signature, operand1.signature, operands.signature(operand0))
-    except AttributeError:
-        rules.require_tensors(call, dst=dst, data=data, operand1=operand1)
-        raise
-    if key not in core.checked:
-        for operand, tensor in (("dst", dst), ("data", data), ("operand1", operand1)):
-            rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
-        rules.writable(call, "dst", dst)
-        rules.same_elements(call, "dst", dst, "data", data)
-        rules.same_elements(call, "operand1", operand1, "data", data)
-        rules.not_both_in_psum(call, "data", data, "operand1", operand1)
-        operands.check_scalar(call, "operand0", operand0, data, None)
-        core.checked.add(key)
+        key = (call, op0, op1, dst.signature, data.signature, operand1.signature, operands.signature(operand0))
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        plan = _plan_scalar_tensor_tensor(call, core, dst, data, op0, operand0, op1, operand1)
+        core.plans[key] = plan
+    first, second, names = plan
     reads = (data.region, *operands.regions(operand0), operand1.region)
-    issued = core.emit("scalar_tensor_tensor", Engine.vector, (dst.region,), reads, name, (first.name, second.name))
+    issued = core.emit("scalar_tensor_tensor", Engine.vector, (dst.region,), reads, name, names)
     if core.numerics:
         values = operands.shaped(call, "data", data, dst.shape)
         values = stage(call, first, "operand0", operand0, values, swapped=reverse0)
         other = operands.shaped(call, "operand1", operand1, dst.shape)
         memory.write(dst, apply(second, other, values) if reverse1 else apply(second, values, other))
     return issued
+
+
+def _plan_scalar_tensor_tensor(
+    call: str, core: machine.Core, dst: NkiTensor, data: NkiTensor, op0: Any, operand0: Any, op1: Any, operand1: Any
+) -> tuple[Operator, Operator, tuple[str, str]]:
+    """Checks the operands; the operators and their names."""
+    first = operands.operator(call, "op0", op0, _ARITHMETIC)
+    second = operands.operator(call, "op1", op1, _ARITHMETIC)
+    rules.require_tensors(call, dst=dst, data=data, operand1=operand1)
+    for operand, tensor in (("dst", dst), ("data", data), ("operand1", operand1)):
+        rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
+    rules.writable(call, "dst", dst)
+    rules.same_elements(call, "dst", dst, "data", data)
+    rules.same_elements(call, "operand1", operand1, "data", data)
+    rules.not_both_in_psum(call, "data", data, "operand1", operand1)
+    operands.check_scalar(call, "operand0", operand0, data, None)
+    return first, second, (first.name, second.name)
 
 
 def reciprocal(dst: NkiTensor, data: NkiTensor, name: str | None = None) -> NkiInstruction:

@@ -16,6 +16,7 @@ from nkisim.indirect import COLUMNS
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import products, rules
 from nkisim.numerics import bf16_product, decode, product
+from nkisim.storage import Region
 from nkisim.tensor import NkiTensor
 
 _CALL = "nisa.nc_matmul_mx"
@@ -154,6 +155,18 @@ def check_scale(call: str, operand: str, scale: NkiTensor, of: str, data: NkiTen
 def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
     """The rows of a scale tile that hold scales: the first 4 of each quadrant of `partitions` partitions of data."""
     return [scale[start : start + _SCALE_ROWS] for start in range(0, partitions, decode.QUADRANT)]
+
+
+def scale_regions(scale: NkiTensor, partitions: int) -> list[Region]:
+    """The regions of `scale_rows`."""
+    if scale.indirection is not None:
+        return [row.region for row in scale_rows(scale, partitions)]
+    allocation, dtype, offset, (_, *free), strides = scale.region
+    shape, step = (_SCALE_ROWS, *free), strides[0]
+    return [
+        Region(allocation, dtype, offset + start * step, shape, strides)
+        for start in range(0, partitions, decode.QUADRANT)
+    ]
 
 
 def _multiply(

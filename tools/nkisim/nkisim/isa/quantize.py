@@ -48,10 +48,10 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
     if key not in core.checked:
         _check(call, core, dst, src, dst_scale)
         core.checked.add(key)
-    rows = matmul_mx.scale_rows(dst_scale, src.shape[0])
-    writes = (dst.region, *(row.region for row in rows))
+    writes = (dst.region, *matmul_mx.scale_regions(dst_scale, src.shape[0]))
     issued = core.emit("quantize_mx", Engine.vector, writes, (src.region,), name)
     if core.numerics:
+        rows = matmul_mx.scale_rows(dst_scale, src.shape[0])
         values = memory.read_fp32(call, "src", src)
         words, scales = mx.quantize(values.reshape(len(values), -1), dst.dtype)
         memory.write(dst, words)

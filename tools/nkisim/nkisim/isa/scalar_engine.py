@@ -91,29 +91,20 @@ def _activate(
     name: str | None,
 ) -> NkiInstruction:
     core = machine.core(call)
-    function = _function(call, op)
-    if function == "prelu":
-        raise NotSimulatedError(f"{call} with nl.prelu, whose slope it does not take; accepted: nisa.activate2")
-    reduction = None
-    if reduce_op is not None or reduce_cmd is not ReduceCommand.idle:
-        reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
-    scalars = operands.signatures(bias, scale, reduce_res)
-    accumulation.require_command(call, reduce_cmd)
     try:
-        key = (call, function, dst.signature, data.signature, scalars, reduce_cmd)
-    except AttributeError:
-        rules.require_tensors(call, dst=dst, data=data)
-        raise
-    if key not in core.checked:
-        _check_tiles(call, core, dst, data)
-        operands.check_scalar(call, "scale", scale, data, (float32,))
-        if bias is not None:
-            operands.check_scalar(call, "bias", bias, data, None)
-            _check_bias_dtype(call, bias)
-        accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
-        core.checked.add(key)
+        key = (
+            call, op, dst.signature, data.signature, operands.signature(bias), operands.signature(scale),
+            operands.signature(reduce_res), reduce_op, reduce_cmd,
+        )  # fmt: skip
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        plan = _plan(call, core, dst, op, data, bias, scale, reduce_op, reduce_res, reduce_cmd)
+        core.plans[key] = plan
+    short, function, reduction = plan
     reads = (data.region, *operands.regions(scale, bias))
-    issued = core.emit(call[len("nisa.") :], Engine.scalar, (dst.region,), reads, name, function)
+    issued = core.emit(short, Engine.scalar, (dst.region,), reads, name, function)
     if reduce_res is not None:
         issued = _read_out(core, reduce_res, name)
     if core.numerics:
@@ -127,6 +118,36 @@ def _activate(
             results = FUNCTIONS[function](values)
         _finish(call, core, dst, data, results, reduction, reduce_res, reduce_cmd)
     return issued
+
+
+def _plan(
+    call: str,
+    core: machine.Core,
+    dst: NkiTensor,
+    op: Any,
+    data: NkiTensor,
+    bias: Any,
+    scale: Any,
+    reduce_op: Any,
+    reduce_res: NkiTensor | None,
+    reduce_cmd: ReduceCommand,
+) -> tuple[str, str, Operator | None]:
+    """Checks the operands; the record's name, the function's and the reduction."""
+    function = _function(call, op)
+    if function == "prelu":
+        raise NotSimulatedError(f"{call} with nl.prelu, whose slope it does not take; accepted: nisa.activate2")
+    reduction = None
+    if reduce_op is not None or reduce_cmd is not ReduceCommand.idle:
+        reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
+    accumulation.require_command(call, reduce_cmd)
+    rules.require_tensors(call, dst=dst, data=data)
+    _check_tiles(call, core, dst, data)
+    operands.check_scalar(call, "scale", scale, data, (float32,))
+    if bias is not None:
+        operands.check_scalar(call, "bias", bias, data, None)
+        _check_bias_dtype(call, bias)
+    accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
+    return call.removeprefix("nisa."), function, reduction
 
 
 def _read_out(core: machine.Core, reduce_res: NkiTensor, name: str | None) -> NkiInstruction:
