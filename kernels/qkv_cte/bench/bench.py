@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from common.hardware import Hardware
 from kernels.qkv_cte import arguments as kernel_arguments
 from kernels.qkv_cte import cases
-from kernels.qkv_cte.bench import json_document, layer, shapes, tables, time_report
+from kernels.qkv_cte.bench import call_tables, calls, json_document, layer, shapes, tables, time_report
 from kernels.qkv_cte.bench.checkpoint import read_layer
 from tools.bench import comparison, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
@@ -37,6 +37,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench -- --policy best --no-numerics
   bazel run //kernels/qkv_cte:bench -- --case self_tp4 --report self_tp4.html --trace self_tp4.json
   bazel run //kernels/qkv_cte:bench -- --compare last_week.json
+  bazel run //kernels/qkv_cte:bench -- --calls --policy best --case self_tp4
 
 exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not or is slower than before,
 {BAD_INPUT} bad usage, input or output
@@ -56,6 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = kernel_arguments.require_target(
             DEFAULT_TARGET if options.target is None else options.target, options.lnc or DEFAULT_LNC
         )
+        if options.calls:
+            return _bench_calls(options, target)
         return _bench_layer(options, target) if options.checkpoint else _bench_shapes(options, target)
     except ValueError as error:
         parser.error(str(error))
@@ -80,6 +83,24 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
     show([*tables.shapes(results), *comparison.tables(before, now)])
     accepted = all(result.values is None or result.values.accepted for result in results)
     return OK if accepted and not comparison.slower(before, now) else OUT_OF_TOLERANCE
+
+
+def _bench_calls(options: argparse.Namespace, target: Hardware) -> int:
+    if options.json:
+        require_writable(caller_path(options.json))
+    members = calls.wan22()
+    named = time_files.chosen_cases(options, [call.case for call in members])
+    chosen = [call for call in members if call.case in named]
+    if options.lnc is not None:
+        chosen = [dataclasses.replace(call, case=dataclasses.replace(call.case, lnc=options.lnc)) for call in chosen]
+    results = []
+    with progress(len(chosen)) as announce:
+        for call in chosen:
+            announce(f"{call.case.name}: {call.case.dims.tokens:,} tokens, policy {options.policy}")
+            results.append(calls.run(call, target, options.policy, values=options.numerics))
+    _write_json(options, json_document.document(target.name, [], []) | {"calls": [*map(call_tables.as_dict, results)]})
+    show(call_tables.tables(results))
+    return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 
 def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
@@ -116,17 +137,22 @@ def _write_json(options: argparse.Namespace, document: dict[str, object]) -> Non
 
 
 def _require_one_subject(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
-    subjects = [name for name in ("list", "suite", "shape", "checkpoint") if getattr(options, name)]
+    subjects = [name for name in ("list", "suite", "shape", "checkpoint", "calls") if getattr(options, name)]
     if len(subjects) > 1:
         parser.error(f"--{subjects[0]} and --{subjects[1]} exclude each other")
     for name in ("lnc", "target", "policy", "numerics", "json", *time_files.OPTIONS):
         if options.list and getattr(options, name) != parser.get_default(name):
             parser.error(f"--list and --{'no-' * (name == 'numerics')}{name} exclude each other")
+    _require_companions(parser, options)
+
+
+def _require_companions(parser: argparse.ArgumentParser, options: argparse.Namespace) -> None:
     if options.checkpoint and options.policy != "seed":
         parser.error("--checkpoint and --policy exclude each other")
     for name in time_files.OPTIONS:
-        if options.checkpoint and getattr(options, name):
-            parser.error(f"--checkpoint and --{name} exclude each other")
+        for subject in ("checkpoint", "calls"):
+            if getattr(options, subject) and getattr(options, name) and (subject, name) != ("calls", "case"):
+                parser.error(f"--{subject} and --{name} exclude each other")
     if options.shape and options.case:
         parser.error("--shape and --case exclude each other")
     if bool(options.checkpoint) != (options.layer is not None):
@@ -145,6 +171,7 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--checkpoint", type=file_name, metavar="FILE", help="project with a layer of this safetensors file"
     )
+    parser.add_argument("--calls", action="store_true", help="run the whole calls of Wan2.2, with norm and RoPE")
     parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
