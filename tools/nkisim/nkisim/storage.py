@@ -130,14 +130,14 @@ class Storage:
         """Issues a product into a region of PSUM, to be computed by the time that the bytes are looked at.
 
         Args:
-            multiply: computes rows of it.
+            multiply: computes columns of it.
             onto: adds it to what is there.
         """
         size = region.dtype.itemsize
-        rows = region.offset * size // self.allocation.row_bytes, region.shape[0]
-        if self._products is None or self._products.rows != rows:
+        columns = region.offset * size % self.allocation.row_bytes, region.shape[1], region.strides[1]
+        if self._products is None or self._products.columns != columns:
             self._settle()
-            self._products = Products(rows)
+            self._products = Products(columns)
         strides = [stride * size for stride in region.strides]
         target = np.ndarray(region.shape, region.dtype.storage, self._raw, region.offset * size, strides)
         self._products.add(multiply, target, onto)

@@ -178,7 +178,7 @@ def _multiply(
         right = _kept(_CALL, core, "moving", *moving, bf16_product.moving)
         if left.size and right.size:
             multiply = functools.partial(bf16_product.accumulate, left, right)
-            products.store(_CALL, core, dst, multiply, accumulate, by_rows=multiply)
+            products.store(_CALL, core, dst, multiply, accumulate, by_columns=multiply)
             return
     left = _kept(_CALL, core, "stationary", *stationary, decode.scaled)
     right = _kept(_CALL, core, "moving", *moving, decode.scaled)

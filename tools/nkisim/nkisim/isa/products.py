@@ -182,20 +182,20 @@ def store(
     dst: NkiTensor,
     multiply: Callable[[np.ndarray, bool], None],
     accumulate: bool | None,
-    by_rows: Multiply | None = None,
+    by_columns: Multiply | None = None,
 ) -> None:
     """Adds a product to dst or puts it there; a bf16 dst is read as fp32, added to and rounded once.
 
     Args:
         multiply: writes the product to an fp32 array (rows, columns), or with True adds it to what is there.
         accumulate: as the instruction has it; None adds where dst was written before.
-        by_rows: does so for some rows, on any thread; None: it cannot.
+        by_columns: does so for some columns, on any thread; None: it cannot.
     """
     dst = memory.settled(call, "dst", dst)
     onto = _accumulates(call, core, dst, accumulate)
     if dst.dtype is float32 and len(dst.shape) == 2 and dst.indirection is None:
-        if by_rows is not None:
-            dst.storage.multiply(dst.region, by_rows, onto)
+        if by_columns is not None:
+            dst.storage.multiply(dst.region, by_columns, onto)
         else:
             multiply(memory.destination(dst), onto)
         dst.storage.mark_written(dst.region)

@@ -1,7 +1,8 @@
 """Matrix products that other threads compute while the kernel goes on, until somebody looks at the result.
 
-A product is cut into as many blocks of rows as torch has threads. The products of one tile stay in order within each
-block, and no sum is cut, so that results do not depend on the threads. Who needs a result computes blocks of it too.
+A product is cut into as many blocks of columns as torch has threads. The products of one tile stay in order within
+each block, and no sum is cut, so that results do not depend on the threads. Who needs a result computes blocks of it
+too.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ import numpy as np
 import torch
 
 Multiply = Callable[[np.ndarray, bool, slice], None]
-"""Writes rows of a product to those of a target, or with True adds them to what is there."""
+"""Writes columns of a product to those of a target, or with True adds them to what is there."""
 
 _changed = threading.Condition()
 """Guards everything below, and tells of new products and of finished ones."""
 _unfinished: dict[Products, None] = {}
 _workers = 0
+_LEAST_COLUMNS = 32
+"""Of a block: fewer are not worth another thread."""
 _MOST_PER_TILE = 64
 """Products of one tile that may wait, each of which keeps its operands from being freed."""
 
@@ -32,23 +35,23 @@ class _Product(NamedTuple):
 
 
 class Products:
-    """Products into the same rows of one tile, in order.
+    """Products into the same columns of one tile, in order.
 
     Attributes:
-        rows: first row and number of rows of every target.
+        columns: first column and number of columns of every target, and the step between them.
     """
 
-    def __init__(self, rows: tuple[int, int]) -> None:
-        self.rows = rows
-        blocks = min(torch.get_num_threads(), rows[1])
+    def __init__(self, columns: tuple[int, int, int]) -> None:
+        self.columns = columns
+        blocks = max(1, min(torch.get_num_threads(), columns[1] // _LEAST_COLUMNS))
         self._issued: list[_Product] = []
         self._done = [0] * blocks
         self._claimed = [False] * blocks
 
     def add(self, multiply: Multiply, target: np.ndarray, onto: bool) -> None:
-        """One more product. The target has `rows`, and is looked at only after `finish`."""
+        """One more product. The target has `columns`, and is looked at only after `finish`."""
         if len(self._done) == 1:
-            multiply(target, onto, slice(0, self.rows[1]))
+            multiply(target, onto, slice(None))
             return
         if len(self._issued) == _MOST_PER_TILE:
             self.finish()
@@ -83,8 +86,8 @@ class Products:
 
     def _compute(self, block: int) -> None:
         """Computes a claimed block of all products issued so far."""
-        blocks, (_, rows) = len(self._done), self.rows
-        part = slice(rows * block // blocks, rows * (block + 1) // blocks)
+        blocks, columns = len(self._done), self.columns[1]
+        part = slice(columns * block // blocks, columns * (block + 1) // blocks)
         issued = len(self._issued)
         for product in self._issued[self._done[block] : issued]:
             product.multiply(product.target, product.onto, part)

@@ -43,12 +43,12 @@ class Append:
     def __call__(self, target: np.ndarray, onto: bool, part: slice) -> None:
         time.sleep(self.seconds)
         self.by.add(threading.current_thread().name)
-        target[part] = (10 * target[part] if onto else 0) + self.digit
+        target[:, part] = (10 * target[:, part] if onto else 0) + self.digit
 
 
-@pytest.mark.parametrize("rows", [1, 2, 7, 128])
-def test_products_of_a_tile_stay_in_order(threads: int, rows: int) -> None:
-    target, products = np.full((rows, 3), np.nan), Products((0, rows))
+@pytest.mark.parametrize("columns", [1, 31, 64, 77, 512])
+def test_products_of_a_tile_stay_in_order(threads: int, columns: int) -> None:
+    target, products = np.full((3, columns), np.nan), Products((0, columns, 1))
     for digit in range(1, 6):
         products.add(Append(digit, 0.001 * (digit % 2)), target, digit != 1)
     products.finish()
@@ -62,8 +62,8 @@ def test_products_of_a_tile_stay_in_order(threads: int, rows: int) -> None:
 def test_other_threads_take_part(threads: int) -> None:
     work = [Append(1, 0.05) for _ in range(4)]
     for each in work:
-        products = Products((0, 8))
-        products.add(each, np.zeros((8, 1)), False)
+        products = Products((0, 128, 1))
+        products.add(each, np.zeros((1, 128)), False)
     products.finish()
     deadline = time.monotonic() + 10
     while threads > 1 and not all(each.by for each in work) and time.monotonic() < deadline:
@@ -73,12 +73,12 @@ def test_other_threads_take_part(threads: int) -> None:
 
 
 def _one_more(target: np.ndarray, onto: bool, part: slice) -> None:
-    target[part] += 1
+    target[:, part] += 1
 
 
 def test_many_products_of_one_tile(threads: int) -> None:
     count = 3 * background._MOST_PER_TILE + 1
-    target, products = np.zeros((4, 1)), Products((0, 4))
+    target, products = np.zeros((1, 128)), Products((0, 128, 1))
     for _ in range(count):
         products.add(_one_more, target, True)
     products.finish()
@@ -86,12 +86,12 @@ def test_many_products_of_one_tile(threads: int) -> None:
 
 
 def test_a_child_process_has_threads_of_its_own(threads: int) -> None:
-    products = Products((0, 8))
-    products.add(Append(1), np.zeros((8, 1)), False)
+    products = Products((0, 128, 1))
+    products.add(Append(1), np.zeros((1, 128)), False)
     products.finish()
     child = os.fork()
     if child == 0:
-        target, products = np.zeros((8, 1)), Products((0, 8))
+        target, products = np.zeros((1, 128)), Products((0, 128, 1))
         products.add(Append(7, 0.01), target, False)
         products.finish()
         os._exit(int(not (target == 7).all()))
@@ -101,7 +101,7 @@ def test_a_child_process_has_threads_of_its_own(threads: int) -> None:
 @with_bf16
 @pytest.mark.parametrize(("rows", "columns", "partitions"), [(128, 512, 128), (2, 1, 32), (34, 77, 96), (50, 1000, 64)])
 @pytest.mark.parametrize("blocks", [2, 3, 5])
-def test_blocks_of_rows_have_the_bits_of_the_whole(rows: int, columns: int, partitions: int, blocks: int) -> None:
+def test_blocks_of_columns_have_the_bits_of_the_whole(rows: int, columns: int, partitions: int, blocks: int) -> None:
     random, kind = np.random.default_rng(rows), dtypes.float8_e4m3fn_x4
     words = [random.standard_normal((partitions, 4 * n)).astype(ml_dtypes.float8_e4m3fn) for n in (rows, columns)]
     scales = [random.integers(110, 140, (partitions // 8, n)).astype(np.uint8) for n in (rows, columns)]
@@ -111,22 +111,22 @@ def test_blocks_of_rows_have_the_bits_of_the_whole(rows: int, columns: int, part
     pieces = whole.copy()
     for onto in (True, True, False):
         bf16_product.accumulate(left, right, whole, onto)
-        edges = sorted({rows * block // blocks for block in range(blocks + 1)})
+        edges = sorted({columns * block // blocks for block in range(blocks + 1)})
         for start, stop in itertools.pairwise(edges):
             bf16_product.accumulate(left, right, pieces, onto, slice(start, stop))
         np.testing.assert_array_equal(pieces, whole)
 
 
 def _kernel(x: Any, scale: Any, order: tuple[int, ...]) -> Any:
-    """Products into one PSUM tile, of which each goes to all its rows or to half of them, as `order` says."""
+    """Products into one PSUM tile, of which each goes to all its columns or to half of them, as `order` says."""
     data, scales = nl.ndarray((32, 128), nl.float8_e4m3fn_x4), nl.ndarray((32, 128), nl.uint8)
     nisa.dma_copy(data, x.view(nl.float8_e4m3fn_x4))
     nisa.dma_copy(scales[0:4], scale)
     psum = nl.ndarray((128, 128), nl.float32, buffer=nl.psum)
     nisa.nc_matmul_mx(psum, data, data, scales, scales)
     for part in order:
-        rows = slice(None) if part == 2 else slice(64 * part, 64 * part + 64)
-        nisa.nc_matmul_mx(psum[rows], data[:, rows], data, scales[:, rows], scales)
+        columns = slice(None) if part == 2 else slice(64 * part, 64 * part + 64)
+        nisa.nc_matmul_mx(psum[:, columns], data, data[:, columns], scales, scales[:, columns])
         if part == 2:
             nisa.memset(data, 0)
             nisa.dma_copy(data, x.view(nl.float8_e4m3fn_x4))
@@ -138,7 +138,7 @@ def _kernel(x: Any, scale: Any, order: tuple[int, ...]) -> Any:
 
 
 def test_a_kernel_gives_the_same_bits_whatever_the_threads(threads: int) -> None:
-    """Products of other rows of the tile, and operands overwritten before anybody looked, change nothing."""
+    """Products of other columns of the tile, and operands overwritten before anybody looked, change nothing."""
     random = np.random.default_rng(1)
     x = random.standard_normal((32, 512)).astype(ml_dtypes.float8_e4m3fn).view(np.uint32)
     scale = random.integers(110, 140, (4, 128)).astype(np.uint8)

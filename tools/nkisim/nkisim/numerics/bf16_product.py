@@ -78,9 +78,9 @@ def accumulate(left: np.ndarray, right: np.ndarray, target: np.ndarray, onto: bo
         left: [M, pairs] as `stationary` gives it; right: [pairs, N] as `moving` does.
         target: fp32 [M, N], written in place.
         onto: add to what is there.
-        part: rows of the target; others are left alone.
+        part: columns of the target; others are left alone.
     """
-    left, target = left[part], target[part]
+    right, target = right[:, part], target[:, part]
     if target.strides[1] != target.itemsize:
         total = np.empty(target.shape, np.float32)
         accumulate(left, right, total, False)
@@ -88,7 +88,8 @@ def accumulate(left: np.ndarray, right: np.ndarray, target: np.ndarray, onto: bo
         return
     (rows, pairs), columns = left.shape, right.shape[1]
     _block_product(
-        rows, columns, 2 * pairs, 2 * pairs, columns, target.strides[0] // target.itemsize, onto,
+        rows, columns, 2 * pairs, 2 * pairs, right.strides[0] // right.itemsize,
+        target.strides[0] // target.itemsize, onto,
         left.ctypes.data, right.ctypes.data, target.ctypes.data, True,
     )  # fmt: skip
     _release(True)
