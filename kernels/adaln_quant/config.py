@@ -22,8 +22,8 @@ QUADRANT = 32
 MAX_DEPTH = 4
 """Most S-tiles of AdaLN under way at once: one in each of Vector, GpSimd and Scalar Engine, and one that is moved.
 
-Predicted for 9,452 tokens of H = 5,120, with the reading of the Scalar Engine's registers after what fills them: 855 us
-with 1, 457 with 2, 464 with 3, 412 with 4, 414 with 5.
+Predicted for 9,452 tokens of H = 5,120: 855 us with 1, 457 with 2, 464 with 3, 412 with 4, 414 with 5. That is with a
+dependency added to the device-time model, which lets the Scalar Engine's registers be read before they are filled.
 """
 
 ROWS_MAX_DEPTH = 8

@@ -39,7 +39,10 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
         f"once (vectors of a batch by each core), the result written. {SEPARATE.capitalize()}: AdaLN to bf16 and row "
         "quantisation as launches of their own. x: relative to this plan."
     )
-    yield predicted.table([result.predicted for result in found])
+    for fused in (True, False):
+        times = [result.predicted for result in found if bool(result.predicted.others_ns) == fused]
+        if times:
+            yield predicted.table(times)
     yield note(predicted.NOTE)
     yield _busy(found)
     yield note("Share of the predicted time that each engine is busy, cores averaged.")
