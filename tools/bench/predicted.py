@@ -9,7 +9,8 @@ from typing import Any
 from rich.table import Table
 
 from common.hardware import Hardware
-from devicetime.predict import predict
+from devicetime import predict
+from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
 from nkisim.execution import CoreReport, Run
 from tools.bench.tables import new_table
@@ -43,9 +44,14 @@ class Predicted:
         return self.point.seconds * 1e9
 
 
+def prediction(cores: Sequence[CoreReport], hardware: Hardware) -> Prediction:
+    """When each instruction of a finished launch would run, and what that was made from."""
+    return predict.explain(Run(None, tuple(cores)), hardware)
+
+
 def timeline(cores: Sequence[CoreReport], hardware: Hardware) -> Timeline:
     """When each instruction of a finished launch would run."""
-    return predict(Run(None, tuple(cores)), hardware)
+    return predict.predict(Run(None, tuple(cores)), hardware)
 
 
 def of(name: str, made: Timeline, others_ns: Mapping[str, float | None]) -> Predicted:

@@ -40,6 +40,14 @@ def test_a_sweep_is_every_combination_and_marks_the_best(capsys, tmp_path, monke
     assert len(list(tmp_path.iterdir())) == 3
 
 
+def test_a_search_is_never_slower_than_the_rule(capsys):
+    assert main.main([*SMALL, "--seqlen", "2048", "--search", "0,1", "--jobs", "1"]) == 0
+    rule, searched = capsys.readouterr().out.splitlines()[2:4]
+    assert (rule.split()[0], searched.split()[0]) == ("0", "1")
+    assert " best " in searched
+    assert searched.endswith("best")
+
+
 def test_what_the_sweep_says_is_what_one_point_says():
     values = {knob.name: knob.default for knob in MLA_DECODE.knobs} | {"tokens": 2, "keys": 128, "hidden": 512}
     first, second = (points.run("mla_decode", "trn2", values) for _ in range(2))
@@ -96,6 +104,7 @@ def test_values_are_numbers_ranges_and_what_the_plan_chooses():
         (["qkv_cte", "--degree", "1,2", "--csv", "x", "--json", "./x"], "name one file"),
         (["qkv_cte", "--csv", "absent/x"], "there is no folder"),
         (["qkv_cte", "--jobs", "0"], "accepted: an integer from 1"),
+        (["qkv_cte", "--search", "1", "--degree", "2"], "degree is 2; accepted with search: plan"),
         (["mla_decode", "--head-major", "2"], "head-major is 2; accepted: 0 or 1"),
         (["mla_decode", "--dma-chunks", "5"], "dma_transposed_chunks is 5; accepted: 0 to 4"),
     ],

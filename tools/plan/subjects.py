@@ -11,8 +11,10 @@ from kernels.mla_decode.bench import measure as mla_measure
 from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.dims import Dims as MlaDims
 from kernels.qkv_cte import plan as qkv_plan
+from kernels.qkv_cte import policy
 from kernels.qkv_cte.bench import measure as qkv_measure
 from kernels.qkv_cte.dims import Dims as QkvDims
+from tools.bench import predicted
 from tools.plan.subject import Knob, Subject, Values
 
 
@@ -21,10 +23,31 @@ def _sizes(values: Values, *names: str) -> list[int]:
     return [value for name in names if (value := values[name]) is not None]
 
 
+def _flag(values: Values, name: str) -> bool:
+    """A knob that is 0 or 1.
+
+    Raises:
+        ValueError: it is something else.
+    """
+    if values[name] not in (0, 1):
+        raise ValueError(f"{name} is {values[name]}; accepted: 0 or 1")
+    return bool(values[name])
+
+
 def _plan_qkv(values: Values, hardware: Hardware) -> qkv_plan.Plan:
-    dims = QkvDims(*_sizes(values, "batch", "seqlen", "hidden", "width", "lnc", "bias-bytes"))
-    forced = functools.partial(schedule.force, degree=values["degree"], resident_h_tiles=values["resident"])
-    return qkv_plan.make(dims, hardware, forced)
+    batch, seqlen, hidden, width, lnc, bias = _sizes(values, "batch", "seqlen", "hidden", "width", "lnc", "bias-bytes")
+    dims = QkvDims(batch, seqlen, hidden, width, lnc, bias)
+    if not _flag(values, "search"):
+        forced = functools.partial(schedule.force, degree=values["degree"], resident_h_tiles=values["resident"])
+        return qkv_plan.make(dims, hardware, forced)
+    for name in ("degree", "resident"):
+        if values[name] is not None:
+            raise ValueError(f"{name} is {values[name]}; accepted with search: plan, it is what the search chooses")
+    return policy.best(dims, hardware, time_of=_time_ns)
+
+
+def _time_ns(planned: qkv_plan.Plan) -> float:
+    return predicted.timeline(qkv_measure.run(planned).cores, planned.hardware).total_ns
 
 
 def _qkv_chosen(planned: qkv_plan.Plan) -> dict[str, int | str]:
@@ -36,6 +59,7 @@ def _qkv_chosen(planned: qkv_plan.Plan) -> dict[str, int | str]:
         "S-blocks": len(chosen.blocks),
         "resident": chosen.resident_h_tiles,
         "prefetch": chosen.prefetch,
+        "policy": planned.policy,
     }
 
 
@@ -51,6 +75,7 @@ QKV_CTE = Subject(
         Knob("bias-bytes", 2, 0, "bytes of a bias element: 0 for none, 2 or 4"),
         Knob("degree", None, 1, "S-tiles at once"),
         Knob("resident", None, 0, "H-tiles of weights kept in SBUF"),
+        Knob("search", 0, 0, "1: the plan of least predicted time, not the seed's rule"),
     ),
     plan=_plan_qkv,
     simulate=lambda planned: qkv_measure.run(planned).cores,
@@ -62,10 +87,7 @@ def _plan_mla(values: Values, hardware: Hardware) -> mla_plan.Plan:
     tokens, heads, keys, latent, hidden, lnc = _sizes(values, "tokens", "heads", "keys", "latent", "hidden", "lnc")
     dims = MlaDims(tokens, heads, keys, kv_lora_rank=latent, hidden=hidden, cores=lnc)
     flags = ("head-major", "latent-bands", "per-token-tails", "late-weighted-sum")
-    for name in flags:
-        if values[name] not in (0, 1):
-            raise ValueError(f"{name} is {values[name]}; accepted: 0 or 1")
-    other = Schedule(**{name.replace("-", "_"): bool(values[name]) for name in flags})
+    other = Schedule(**{name.replace("-", "_"): _flag(values, name) for name in flags})
     (chunks,) = _sizes(values, "dma-chunks")
     return mla_plan.make(dims, hardware, chunks, group_tokens=values["group"], schedule=other)
 

@@ -13,8 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from devicetime.predict import Prediction
 from devicetime.timeline import Cause, Timeline
-from tools.timeline_report import roofline_svg, summary
+from tools.timeline_report import roofline_svg, summary, where
 from tools.timeline_report.labels import Labels
 from tools.timeline_report.roofline import Point, point
 from tools.timeline_report.summary import Table
@@ -64,6 +65,7 @@ class Report:
         title: the kernel and the shape.
         subtitle: sizes and target, in a line.
         timeline: as predicted.
+        prediction: what the timeline was made from, where the report is to say what would help.
         compared: further points of the roofline.
         sections: the plan and whatever else the kernel has to say.
     """
@@ -71,6 +73,7 @@ class Report:
     title: str
     subtitle: str
     timeline: Timeline
+    prediction: Prediction | None = None
     compared: tuple[Point, ...] = ()
     sections: tuple[Section, ...] = ()
 
@@ -78,10 +81,8 @@ class Report:
 def html(report: Report) -> str:
     """The whole file's text; the same report gives the same."""
     here = point(report.title, report.timeline)
-    sections = [
-        Section("Where the time goes", summary.tables(report.timeline)),
-        *report.sections,
-    ]
+    why = where.tables(report.prediction, report.timeline) if report.prediction else ()
+    sections = [Section("Where the time goes", (*summary.tables(report.timeline), *why)), *report.sections]
     parts = {
         "title": escape(report.title),
         "subtitle": escape(report.subtitle),

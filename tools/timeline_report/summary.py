@@ -1,4 +1,4 @@
-"""What a timeline says as tables: how busy each track is, and which instructions and lines keep it so."""
+"""What a timeline says as tables: how busy each engine is, and which instructions and lines keep it so."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from devicetime.timeline import Cause, Timeline, TrackKind
+from devicetime import analysis
+from devicetime.timeline import Cause, Timeline
 from nkisim.record import Record
 from tools.timeline_report.labels import Labels
 
@@ -34,32 +35,15 @@ class Table:
     text_columns: int = 1
 
 
-def busy_ns(timeline: Timeline) -> np.ndarray:
-    """Of each track, how long it is held: float64 [tracks]."""
-    return np.bincount(timeline.track, _durations(timeline), len(timeline.tracks))
-
-
 def busy_share(timeline: Timeline, short_name: str) -> float:
-    """Of the whole time, how much of it a kind of track is busy, cores averaged."""
-    chosen = [number for number, track in enumerate(timeline.tracks) if track.short_name == short_name]
-    if not chosen or not timeline.events:
-        return 0.0
-    return float(busy_ns(timeline)[chosen].mean() / timeline.total_ns)
-
-
-def waiting_ns(timeline: Timeline) -> np.ndarray:
-    """Of each track, how long it is idle before an event, by the cause of that event: float64 [tracks, causes]."""
-    waiting = np.zeros((len(timeline.tracks), len(Cause)))
-    for number in range(len(timeline.tracks)):
-        mine = np.flatnonzero(timeline.track == number)
-        reached = np.concatenate([[0.0], np.maximum.accumulate(timeline.end_ns[mine])])[:-1]
-        gaps = np.maximum(timeline.start_ns[mine] - reached, 0.0)
-        waiting[number] = np.bincount(timeline.cause[mine], gaps, len(Cause))
-    return waiting
+    """Of the whole time, how much of it an engine is busy, cores averaged."""
+    shares = analysis.busy_shares(timeline) if timeline.events else {}
+    chosen = [track.name for track in timeline.tracks if track.short_name == short_name]
+    return sum(shares.get(name, 0.0) for name in chosen) / max(len(chosen), 1)
 
 
 def tables(timeline: Timeline) -> tuple[Table, ...]:
-    """Tracks, instructions and lines."""
+    """Engines, instructions and lines."""
     return _tracks(timeline), _instructions(timeline), _lines(timeline)
 
 
@@ -69,31 +53,22 @@ def _durations(timeline: Timeline) -> np.ndarray:
 
 def _tracks(timeline: Timeline) -> Table:
     """Engines one by one, DMA queues of a core together."""
-    busy, waiting = busy_ns(timeline), waiting_ns(timeline)
-    counts = np.bincount(timeline.track, minlength=len(timeline.tracks))
-    causes = [cause for cause in Cause if waiting[:, cause].any() and cause not in (Cause.none, Cause.engine)]
-    total = timeline.total_ns or 1.0
+    shares = analysis.busy_shares(timeline) if timeline.events else {}
+    stalls = analysis.stalls(timeline)
+    waited = {name for causes in stalls.values() for name in causes}
+    causes = [cause.name for cause in Cause if cause.name in waited and cause is not Cause.none]
     rows = []
-    for name, members in _groups(timeline):
-        if not counts[members].any():
-            continue
-        share = [busy[members].mean() / total, *(waiting[members][:, cause].mean() / total for cause in causes)]
-        rows.append((name, f"{counts[members].sum():,}", *(f"{part:.1%}" for part in share)))
+    for name, share in shares.items():
+        of_engine = stalls.get(name)
+        waits = [of_engine.get(cause, 0.0) / timeline.total_ns if of_engine else None for cause in (*causes, "none")]
+        rows.append((name, *("" if part is None else f"{part:.1%}" for part in (share, *waits))))
     return Table(
-        "Tracks",
-        ("track", "events", "busy", *(cause.name.replace("_", " ") for cause in causes)),
+        "Engines",
+        ("engine", "busy", *(cause.replace("_", " ") for cause in causes), "done"),
         tuple(rows),
-        "Shares of the whole time; of DMA queues their average. After busy: idle before an event, by what kept it "
-        "from beginning earlier. The rest is idle after the last event.",
+        "Shares of the whole time. DMA: any queue of the core is busy. After busy: what an engine waited for; done: "
+        "after its last instruction.",
     )
-
-
-def _groups(timeline: Timeline) -> list[tuple[str, list[int]]]:
-    groups: dict[str, list[int]] = {}
-    for number, track in enumerate(timeline.tracks):
-        name = f"core {track.core} DMA queues" if track.kind is TrackKind.dma_queue else track.name
-        groups.setdefault(name, []).append(number)
-    return list(groups.items())
 
 
 def _instructions(timeline: Timeline) -> Table:

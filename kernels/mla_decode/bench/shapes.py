@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
+from devicetime import report
+from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
 from kernels.mla_decode import cases, compare, front_cases, reference, run
 from kernels.mla_decode.bench import measure
@@ -73,7 +75,7 @@ class Result:
 
     Attributes:
         measured: the simulated run, without values.
-        timeline: when its instructions would run.
+        timeline, prediction: when its instructions would run, and what that was made from.
         predicted: its time, and that of the seed's other schedules.
         values: None where none were computed.
     """
@@ -82,6 +84,7 @@ class Result:
     plan: Plan
     measured: Measurement
     timeline: Timeline
+    prediction: Prediction
     predicted: Predicted
     values: Values | None
 
@@ -116,9 +119,10 @@ def bench(case: Case | FrontCase, planned: Plan, *, values: bool) -> Result:
     made = None
     if values and small:
         made = _layer_values(case) if isinstance(case, FrontCase) else _values(case)
-    timeline = predicted.timeline(measured.cores, planned.hardware)
+    prediction = predicted.prediction(measured.cores, planned.hardware)
+    timeline = report.timeline(prediction)
     times = predicted.of(case.name, timeline, {name: _baseline_ns(case, other) for name, other in BASELINES.items()})
-    return Result(case.name, planned, measured, timeline, times, made)
+    return Result(case.name, planned, measured, timeline, prediction, times, made)
 
 
 def _baseline_ns(case: Case | FrontCase, schedule: Schedule) -> float | None:

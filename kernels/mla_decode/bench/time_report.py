@@ -29,7 +29,9 @@ def report(result: Result) -> Report:
         ),
     )
     tables = (schedule, _bytes(result), memory.table(planned.sbuf))
-    return Report(f"mla_decode, {result.name}", sizes, result.timeline, sections=(Section("Plan", tables),))
+    return Report(
+        f"mla_decode, {result.name}", sizes, result.timeline, result.prediction, sections=(Section("Plan", tables),)
+    )
 
 
 def _bytes(result: Result) -> Table:

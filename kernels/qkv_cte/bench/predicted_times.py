@@ -16,12 +16,13 @@ KERNEL = "qkv_cte"
 
 
 def now_ns() -> dict[str, dict[str, float]]:
-    """Predicted time by suite and shape."""
-    return {name: {case.name: _predict(case) for case in members} for name, members in cases.SUITES.items()}
+    """Predicted time by suite and shape; of the Wan2.2 shapes under the search, too."""
+    times = {name: {case.name: _predict(case, "seed") for case in members} for name, members in cases.SUITES.items()}
+    return times | {"wan22, policy best": {case.name: _predict(case, "best") for case in cases.WAN22}}
 
 
-def _predict(case: cases.Case) -> float:
-    planned = shapes.prepare(case, TRN3, values=False).plan
+def _predict(case: cases.Case, policy: str) -> float:
+    planned = shapes.prepare(case, TRN3, values=False, policy=policy).plan
     return predicted.timeline(measure.run(planned).cores, TRN3).total_ns
 
 

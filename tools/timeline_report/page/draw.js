@@ -130,7 +130,8 @@ class Picture {
       context.fillStyle = theme.grid;
       context.fillRect(x - 0.5, RULER - 6, 1, this.height);
       context.fillStyle = theme.quiet;
-      context.fillText(formatTime(time, step), x + 4, RULER / 2);
+      const text = formatTime(time, step);
+      if (x + 4 + context.measureText(text).width < this.width) context.fillText(text, x + 4, RULER / 2);
     }
     context.fillStyle = theme.rule;
     context.fillRect(0, RULER - 1, this.width, 1);
