@@ -13,6 +13,9 @@ from nki.language import NkiTensor
 NEUTRAL_SCALE = 127
 """The e8m0 code of 2**0: the instruction's block scales are not used, all scaling is fp32 and comes after it."""
 
+ROW_BYTES = 2048
+"""Of a row that one descriptor moves: below, DMA spends more on descriptors than on bytes."""
+
 
 def load_channels(config: ProjectionConfig, buffers: Buffers, operands: Operands) -> None:
     """Fills the block scales and loads what evictions multiply and add to every partition.
@@ -65,7 +68,8 @@ def load_resident_weights(config: ProjectionConfig, buffers: Buffers, weights: N
 
     resident[p, h, i] = weights[128 h + p, i]
 
-    Columns come bank by bank, 1 KiB of each row or more, so that the first products need not wait for all of them.
+    Columns come a bank at a time, or as many banks as 2 KiB of a row hold, so that the first products need not wait
+    for all of them.
     """
     banks: list[list[NkiTensor]] = []
     if buffers.resident is None:
@@ -73,8 +77,10 @@ def load_resident_weights(config: ProjectionConfig, buffers: Buffers, weights: N
     column, width = core_columns(config)
     count = config.resident_h_tiles
     whole = count if h_tile_rows(config, count - 1)[1] == H_TILE_WORDS else count - 1
-    for start in range(0, width, config.bank_columns):
-        stop = min(start + config.bank_columns, width)
+    bank_bytes = config.bank_columns * config.format.lanes * config.format.weight_bytes
+    columns = config.bank_columns * max(ROW_BYTES // bank_bytes, 1)
+    for start in range(0, width, columns):
+        stop = min(start + columns, width)
         if whole > 0:
             h_tiles = weights[0 : whole * H_TILE_WORDS, column + start : column + stop]
             h_tiles = h_tiles.reshape_dim(0, (whole, H_TILE_WORDS)).permute((1, 0, 2))
