@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 import nki
+from kernels.qkv_cte import qkv_op
 from kernels.qkv_cte.launch import platform_target
 from kernels.qkv_cte.qkv_arguments import QKVArguments
 from kernels.qkv_cte.qkv_call import prepare
 from kernels.qkv_cte.qkv_kernel import qkv_projection
 
 
-@torch.no_grad()
 def qkv(
     input: torch.Tensor,  # noqa: A002 - the name that the NKI Library has published
     fused_qkv_weights: torch.Tensor,
@@ -28,7 +28,8 @@ def qkv(
     `qkv_kernel.qkv_projection` for the rounding. Up to 96 tokens (B * S) the cores share the columns, so that S need
     not be a multiple of them; with more they share the tokens.
 
-    Tensors on the CPU run on the simulator, others on the device they are on.
+    Tensors on the CPU run on the simulator, others on the device they are on. torch.compile and torch.export see one
+    op, `torch.ops.qkv_cte.qkv`. No gradients.
 
     Args:
         input, fused_qkv_weights, options: the fields of `QKVArguments`.
@@ -43,9 +44,18 @@ def qkv(
         TypeError, ValueError: an argument is not as described; nothing has run.
     """
     call = QKVArguments(input=input, fused_qkv_weights=fused_qkv_weights, **options)
+    return qkv_op.traced(call, target, lnc) if torch.compiler.is_compiling() else run(call, target, lnc)
+
+
+@torch.no_grad()
+def run(call: QKVArguments, target: str, lnc: int) -> torch.Tensor:
+    """Checks a call and runs it, on the simulator or on the device; returns and raises what `qkv` does."""
     prepared = prepare(call, target=target, lnc=lnc)
     config = prepared.plan.config
-    if input.device.type != "cpu":
+    if call.input.device.type != "cpu":
         return qkv_projection[lnc](config=config, **prepared.tensors)
     with platform_target(target):
         return nki.simulate(qkv_projection[lnc])(config=config, **prepared.tensors)
+
+
+qkv_op.define(run)

@@ -42,7 +42,7 @@ def _eager(
     lnc: int = 2,
 ) -> torch.Tensor:
     """`shim.row_mx_qkv_proj`, with `q_norm` and `k_norm` the names of a NormType and `norm_eps` the norms' epsilon."""
-    q_type, k_type = (None if name is None else _member(NormType, name) for name in (q_norm, k_norm))
+    q_type, k_type = (None if name is None else member(NormType, name) for name in (q_norm, k_norm))
     return launch.run(
         target,
         lnc,
@@ -60,8 +60,8 @@ def _eager(
         qk_norm_pre_rope_q_gamma=q_gamma,
         qk_norm_pre_rope_k_gamma=k_gamma,
         norm_eps=norm_eps,
-        replica_groups=None if replica_ranks is None else _groups(replica_ranks, ranks_per_group),
-        output_layout=_member(QKVOutputLayout, output_layout),
+        replica_groups=None if replica_ranks is None else groups_of(replica_ranks, ranks_per_group),
+        output_layout=member(QKVOutputLayout, output_layout),
     )
 
 
@@ -80,7 +80,7 @@ def _(packed_hidden: torch.Tensor, weight: torch.Tensor, *others: Any, **named: 
     return packed_hidden.new_empty(shape, dtype=torch.bfloat16)
 
 
-def _member(kind: type[Member], name: str) -> Member:
+def member(kind: type[Member], name: str) -> Member:
     """A member of an enum by its name.
 
     Raises:
@@ -91,7 +91,7 @@ def _member(kind: type[Member], name: str) -> Member:
     return kind[name]
 
 
-def _groups(ranks: list[int], ranks_per_group: int) -> tuple[tuple[int, ...], ...]:
+def groups_of(ranks: list[int], ranks_per_group: int) -> tuple[tuple[int, ...], ...]:
     """Ranks in their order as groups of one size.
 
     Raises:
