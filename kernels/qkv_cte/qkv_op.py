@@ -55,7 +55,7 @@ def _schema() -> str:
             parts += ["int[]? replica_ranks=None", "int ranks_per_group=0"]
         else:
             parts.append(f"{_PLAIN[_TYPES[name]]} {name}{default}")
-    return f'({", ".join(arguments)}, *, str target="trn3", int lnc=2) -> Tensor'
+    return f'({", ".join(parts)}, *, str target="trn3", int lnc=2) -> Tensor'
 
 
 def _default(value: Any) -> str:
