@@ -18,16 +18,9 @@ from torch.nn import functional
 from common.tiling import round_up
 from kernels.adaln_quant import adaln_modulate
 from models.wan22.config import WanConfig
+from models.wan22.launching import TARGET, launch
 from models.wan22.mesh import Mesh
-from models.wan22.projecting import (
-    Projection,
-    fused_call,
-    mean_square,
-    project,
-    project_heads,
-    rms_norm,
-    rope,
-)
+from models.wan22.projecting import Projection, fused_call, heads_call, mean_square, norm_rope, project
 from models.wan22.projections import (
     CROSS_K,
     CROSS_OUT,
@@ -39,7 +32,7 @@ from models.wan22.projections import (
     IMAGE_V,
     SELF_OUT,
 )
-from models.wan22.ranks import TARGET, Ranks
+from models.wan22.ranks import Ranks
 from models.wan22.weights import BlockWeights
 
 Parts = list[torch.Tensor]
@@ -169,38 +162,31 @@ class Block:
         return self._project_heads(projection, projection.rows(padded, lnc), gamma)[:, :, :tokens]
 
     def _project_heads(self, projection: Projection, rows: torch.Tensor, gamma: torch.Tensor | None) -> torch.Tensor:
-        config = self.config
-        return project_heads(projection, rows, config.attention_head_dim, self.mesh.lnc, gamma, config.eps)
+        call = heads_call(projection, rows, self.config.attention_head_dim, gamma, self.config.eps)
+        return launch(call, self.mesh.lnc).transpose(0, 1)
 
     def _projected(self, rows: Parts, places: Places) -> Parts:
         """Q | K | V of each rank's heads, normalised across all heads and rotated: [B, S of the group, 3 * width]."""
-        config, shares = self.config, self.weights.shares
-        if not shares[0].qkv.quantised:
-            return self._projected_bf16(rows, places)
+        config, groups = self.config, self.mesh.replica_groups
+        if groups is not None and not self.weights.shares[0].qkv.quantised:
+            return self._projected_apart(rows, places)
         calls = [
-            fused_call(
-                share.qkv,
-                part,
-                config.attention_head_dim,
-                share.gammas,
-                caches,
-                config.eps,
-                self.mesh.replica_groups,
-            )
-            for share, part, caches in zip(shares, rows, places.caches, strict=True)
+            fused_call(share.qkv, part, config.attention_head_dim, share.gammas, caches, config.eps, groups)
+            for share, part, caches in zip(self.weights.shares, rows, places.caches, strict=True)
         ]
         return self.ranks.project(calls, self.mesh.lnc)
 
-    def _projected_bf16(self, rows: Parts, places: Places) -> Parts:
-        shares, head_dim = self.weights.shares, self.config.attention_head_dim
-        fused = [functional.linear(part, s.qkv.weight, s.qkv.bias) for s, part in zip(shares, rows, strict=True)]
-        segments = [[*part.chunk(3, -1)] for part in fused]
+    def _projected_apart(self, rows: Parts, places: Places) -> Parts:
+        """The same where the kernel does not add up squares over ranks, which is so in bf16: norm and RoPE in torch."""
+        shares = self.weights.shares
+        segments = [
+            [*project(share.qkv, part, self.mesh.lnc).chunk(3, -1)] for share, part in zip(shares, rows, strict=True)
+        ]
         for index in range(2):
-            squares = self.ranks.gather([mean_square(parts[index]) for parts in segments])
+            every = self.ranks.gather([mean_square(parts[index]) for parts in segments])
             for rank, share, parts, caches in zip(self.ranks.here, shares, segments, places.caches, strict=True):
-                mean = torch.stack([squares[other] for other in self.mesh.tp_group(rank)]).mean(0)
-                normed = rms_norm(parts[index], mean, share.gammas[index], self.config.eps)
-                parts[index] = rope(normed.unflatten(-1, (-1, head_dim)), *caches).flatten(-2)
+                mean = torch.stack([every[other] for other in self.mesh.tp_group(rank)]).mean(0)
+                parts[index] = norm_rope(parts[index], mean, share.gammas[index], caches, self.config.eps)
         return [torch.cat(parts, -1) for parts in segments]
 
     def _heads(self, fused: torch.Tensor) -> Parts:

@@ -57,7 +57,9 @@ def test_values(published, tmp_path):
         assert torch.equal(read(f"{qkv}.bias")[0], torch.cat(biases).float())
         norm = source["blocks.0.attn1.norm_q.weight"]
         assert torch.equal(read(f"{expert}.blocks.0.attn1.norm_q.weight"), to_rotate_half(norm, 128))
-        for name in ("blocks.0.ffn.net.0.proj.weight", "blocks.0.attn2.norm_q.weight", "proj_out.bias"):
+        up = "blocks.0.ffn.net.0.proj.weight"
+        assert torch.equal(read(f"{expert}.{up}"), source[up].T)
+        for name in ("blocks.0.attn2.norm_k.weight", "blocks.0.attn2.norm_q.weight", "proj_out.bias"):
             assert torch.equal(read(f"{expert}.{name}"), source[name])
         for name in ("blocks.0.scale_shift_table", "condition_embedder.time_embedder.linear_1.weight"):
             assert torch.equal(read(f"{expert}.{name}"), source[name].float())

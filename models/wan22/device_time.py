@@ -1,12 +1,14 @@
 """Predicted device time of a block's kernels, at any size: simulated without values, and never a measurement.
 
-What runs in torch here (attention itself, GELU, gates, embeddings) and the exchange of tokens and keys between ranks
-are not in it; attention's time at the Tensor Engine's peak is given beside it as what it cannot be below.
+What runs in torch here is not in it: attention itself, GELU, gates, embeddings, norm and RoPE of bf16 Q and K over
+ranks, and the exchange of tokens and keys between ranks. Attention's time at the Tensor Engine's peak is given beside it
+as what it cannot be below.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,14 +22,22 @@ from devicetime.predict import predict
 from devicetime.timeline import Timeline
 from kernels.adaln_quant.call import adaln_operands, quantise_operands
 from kernels.adaln_quant.kernel import adaln, row_quantise
-from kernels.qkv_cte import NormType, QKNormConfig, QKVOutputLayout
-from kernels.qkv_cte.call import kernel_operands
-from kernels.qkv_cte.kernel import row_mx_projection
 from models.wan22.config import HEAD_DIM, TEXT_TOKENS, WanConfig
+from models.wan22.launching import TARGET, Call, check
 from models.wan22.mesh import Mesh
-from models.wan22.projecting import Projection, fused_call
-from models.wan22.projections import FFN_UP, SELF_QKV, Precision, Precisions
-from models.wan22.ranks import TARGET
+from models.wan22.projecting import Projection, fused_call, heads_call, plain_call
+from models.wan22.projections import (
+    CROSS_K,
+    CROSS_OUT,
+    CROSS_Q,
+    CROSS_V,
+    FFN_DOWN,
+    FFN_UP,
+    SELF_OUT,
+    SELF_QKV,
+    Precision,
+    Precisions,
+)
 
 QKV_CTE, ADALN_QUANT = "qkv_cte", "adaln_quant"
 _OPTIONS = nkisim.Options(target=TARGET, numerics=False)
@@ -82,24 +92,13 @@ class Sizes:
 
 
 def block_calls(config: WanConfig, precisions: Precisions, sizes: Sizes) -> list[KernelCall]:
-    """The kernels' launches of a block on a rank, in order; projections that are bf16 are torch's, and not among them.
+    """The kernels' launches of a block on a rank, in order.
 
     Raises:
         ValueError: the mesh does not fit the model.
     """
     sizes.mesh.require_heads(config)
-    quantised = {name for name, precision in precisions.items() if precision is Precision.ROW_MX}
-    calls = _text_calls(config, quantised, sizes)
-    for part, projections in (("attn1", ["to_qkv", "to_out.0"]), ("attn2", ["to_q", "to_out.0"]), ("ffn", [])):
-        first, last = [f"{part}.{name}" for name in projections] or [FFN_UP, "ffn.net.2"]
-        calls.append(_modulate_call(f"{part}.input", config.hidden, first in quantised, sizes))
-        if first in quantised:
-            calls.append(_first_call(config, first, sizes))
-        if last in quantised:
-            inputs = config.ffn_dim if part == "ffn" else config.hidden
-            calls.append(_quantise_call(f"{last} rows", inputs, sizes.rank_tokens, sizes))
-            calls.append(_plain_call(last, sizes.rank_tokens, inputs, config.hidden, sizes))
-    return calls
+    return list(_Launches(config, precisions, sizes).block())
 
 
 def attention_floor_us(config: WanConfig, sizes: Sizes) -> float:
@@ -111,100 +110,93 @@ def attention_floor_us(config: WanConfig, sizes: Sizes) -> float:
     return operations / (chip.tensor_peak_bf16_tflops * sizes.mesh.lnc) / 1e6
 
 
-def _text_calls(config: WanConfig, quantised: set[str], sizes: Sizes) -> list[KernelCall]:
-    tokens = round_up(TEXT_TOKENS, sizes.mesh.lnc)
-    calls = []
-    for name in ("attn2.to_k", "attn2.to_v"):
-        if name in quantised:
-            calls.append(_quantise_call(f"{name} rows", config.hidden, tokens, sizes, once=True))
-            calls.append(_heads_call(config, name, tokens, sizes, norm=name == "attn2.to_k", once=True))
-    return calls
+class _Launches:
+    """Makes the launches of a block, with operands of zeros."""
 
+    def __init__(self, config: WanConfig, precisions: Precisions, sizes: Sizes) -> None:
+        self.config = config
+        self.precisions = precisions
+        self.sizes = sizes
+        self.lnc = sizes.mesh.lnc
 
-def _first_call(config: WanConfig, name: str, sizes: Sizes) -> KernelCall:
-    if name == SELF_QKV:
-        return _self_call(config, sizes)
-    if name == FFN_UP:
-        return _plain_call(name, sizes.rank_tokens, config.hidden, config.ffn_dim, sizes)
-    return _heads_call(config, name, sizes.rank_tokens, sizes, norm=True)
+    def block(self) -> Iterator[KernelCall]:
+        hidden, tokens = self.config.hidden, self.sizes.rank_tokens
+        gamma = torch.ones(hidden, dtype=torch.bfloat16)
+        text_tokens = round_up(TEXT_TOKENS, self.lnc)
+        for name, norm in ((CROSS_K, gamma), (CROSS_V, None)):
+            yield from self._quantised(name, text_tokens, hidden, once=True)
+            yield self._heads(name, text_tokens, norm, once=True)
+        yield self._modulated("attn1.input", SELF_QKV)
+        yield self._self()
+        yield from self._plain(SELF_OUT, tokens, hidden, hidden)
+        yield self._modulated("attn2.input", CROSS_Q)
+        yield self._heads(CROSS_Q, tokens, gamma)
+        yield from self._plain(CROSS_OUT, tokens, hidden, hidden)
+        yield self._modulated("ffn.input", FFN_UP)
+        yield self._projected(FFN_UP, plain_call(*self._operands(FFN_UP, tokens, hidden, self.config.ffn_dim)))
+        yield from self._plain(FFN_DOWN, tokens, self.config.ffn_dim, hidden)
 
+    def _plain(self, name: str, tokens: int, inputs: int, outputs: int) -> Iterator[KernelCall]:
+        yield from self._quantised(name, tokens, inputs)
+        yield self._projected(name, plain_call(*self._operands(name, tokens, inputs, outputs)))
 
-def _modulate_call(name: str, hidden: int, quantised: bool, sizes: Sizes) -> KernelCall:
-    lnc = sizes.mesh.lnc
-    x = torch.zeros(sizes.batch, sizes.rank_tokens, hidden, dtype=torch.bfloat16)
-    vector = torch.zeros(sizes.batch, hidden)
-    operands = adaln_operands(x, vector, vector, 1e-6, "row" if quantised else None, TARGET, lnc)
-    shape = (sizes.batch, sizes.rank_tokens, hidden, hidden)
-    return KernelCall(name, ADALN_QUANT, shape, lambda: [nkisim.run(adaln[lnc], *operands, options=_OPTIONS)])
+    def _heads(self, name: str, tokens: int, gamma: torch.Tensor | None, once: bool = False) -> KernelCall:
+        operands = self._operands(name, tokens, self.config.hidden, self.config.hidden)
+        return self._projected(name, heads_call(*operands, HEAD_DIM, gamma, self.config.eps), once=once)
 
+    def _self(self) -> KernelCall:
+        """All ranks of a tensor-parallel group, which meet in its all-reduce; in bf16 one, without norm and RoPE."""
+        mesh, tokens = self.sizes.mesh, self.sizes.group_tokens
+        width = self.config.hidden // mesh.tp
+        cache, gamma = torch.ones(tokens, HEAD_DIM), torch.ones(width, dtype=torch.bfloat16)
+        group = (mesh.tp_group(0),) if mesh.tp > 1 else None
+        operands = self._operands(SELF_QKV, tokens, self.config.hidden, 3 * width)
+        if group is not None and not self._is_quantised(SELF_QKV):
+            return self._projected(SELF_QKV, plain_call(*operands))
+        call = fused_call(*operands, HEAD_DIM, (gamma, gamma), (cache, cache), self.config.eps, group)
+        return self._projected(SELF_QKV, call, ranks=mesh.tp)
 
-def _quantise_call(name: str, hidden: int, tokens: int, sizes: Sizes, once: bool = False) -> KernelCall:
-    lnc = sizes.mesh.lnc
-    operands = quantise_operands(torch.zeros(sizes.batch, tokens, hidden, dtype=torch.bfloat16), TARGET, lnc)
-    shape = (sizes.batch, tokens, hidden, hidden)
-    return KernelCall(
-        name, ADALN_QUANT, shape, lambda: [nkisim.run(row_quantise[lnc], *operands, options=_OPTIONS)], once
-    )
+    def _projected(self, name: str, call: Call, once: bool = False, ranks: int = 1) -> KernelCall:
+        checked = check(call, self.lnc)
+        rows = call.arguments["packed_hidden" if call.quantised else "input"]
+        weight = call.arguments["weight" if call.quantised else "fused_qkv_weights"]
+        shape = (*rows.shape[:2], rows.shape[2] - ROW_TAIL_BYTES * call.quantised, weight.shape[1])
+        record = functools.partial(nkisim.run_ranks, checked.kernel, [checked.operands] * ranks, _OPTIONS)
+        return KernelCall(name, QKV_CTE, shape, record, once)
 
+    def _modulated(self, name: str, reader: str) -> KernelCall:
+        x = self._tokens(self.sizes.rank_tokens, self.config.hidden)
+        vector = torch.zeros(self.sizes.batch, self.config.hidden)
+        quant = "row" if self._is_quantised(reader) else None
+        operands = adaln_operands(x, vector, vector, self.config.eps, quant, TARGET, self.lnc)
+        return self._recorded(name, adaln, x, operands)
 
-def _plain_call(name: str, tokens: int, inputs: int, outputs: int, sizes: Sizes) -> KernelCall:
-    call = _weights(inputs, outputs).call(_rows(sizes.batch, tokens, inputs), 1, 0, outputs)
-    return _projection_call(name, call, sizes)
+    def _quantised(self, name: str, tokens: int, hidden: int, once: bool = False) -> Iterator[KernelCall]:
+        """The launch that quantises a projection's inputs, if it takes packed rows."""
+        if self._is_quantised(name):
+            x = self._tokens(tokens, hidden)
+            yield self._recorded(f"{name} rows", row_quantise, x, quantise_operands(x, TARGET, self.lnc), once)
 
+    def _recorded(
+        self, name: str, kernel: Any, x: torch.Tensor, operands: tuple[Any, ...], once: bool = False
+    ) -> KernelCall:
+        record = functools.partial(nkisim.run_ranks, kernel[self.lnc], [operands], _OPTIONS)
+        batch, tokens, hidden = x.shape
+        return KernelCall(name, ADALN_QUANT, (batch, tokens, hidden, hidden), record, once)
 
-def _heads_call(
-    config: WanConfig, name: str, tokens: int, sizes: Sizes, *, norm: bool, once: bool = False
-) -> KernelCall:
-    hidden = config.hidden
-    rows = _rows(sizes.batch, tokens, hidden)
-    call = _weights(hidden, hidden).call(rows, config.num_attention_heads, 0, HEAD_DIM)
-    call["output_layout"] = QKVOutputLayout.NBSd
-    if norm:
-        call["qk_norm_pre_rope"] = QKNormConfig(q_norm=NormType.RMS_NORM_ACROSS_HEADS, eps=config.eps)
-        call["qk_norm_pre_rope_q_gamma"] = torch.ones(1, hidden, dtype=torch.bfloat16)
-    return _projection_call(name, call, sizes, once)
+    def _operands(self, name: str, tokens: int, inputs: int, outputs: int) -> tuple[Projection, torch.Tensor]:
+        """A projection of these sizes, and rows as it takes them."""
+        bias, batch = torch.zeros(1, outputs), self.sizes.batch
+        if not self._is_quantised(name):
+            weight = torch.zeros(inputs, outputs, dtype=torch.bfloat16)
+            return Projection(weight, bias, None), self._tokens(tokens, inputs)
+        codes = torch.zeros(inputs // H_PACK, outputs, H_PACK, dtype=torch.uint8).view(torch.float8_e4m3fn)
+        rows = torch.zeros(batch, tokens, inputs + ROW_TAIL_BYTES, dtype=torch.uint8)
+        rows[..., inputs:] = torch.ones(1).view(torch.uint8)
+        return Projection(codes, bias, torch.ones(1, outputs)), rows.view(torch.float8_e4m3fn)
 
+    def _tokens(self, tokens: int, hidden: int) -> torch.Tensor:
+        return torch.zeros(self.sizes.batch, tokens, hidden, dtype=torch.bfloat16)
 
-def _self_call(config: WanConfig, sizes: Sizes) -> KernelCall:
-    """All ranks of a tensor-parallel group, which meet in its all-reduce."""
-    mesh, width = sizes.mesh, config.hidden // sizes.mesh.tp
-    cache = torch.ones(sizes.group_tokens, HEAD_DIM)
-    gamma = torch.ones(width, dtype=torch.bfloat16)
-    group = (mesh.tp_group(0),) if mesh.tp > 1 else None
-    call = fused_call(
-        _weights(config.hidden, 3 * width),
-        _rows(sizes.batch, sizes.group_tokens, config.hidden),
-        HEAD_DIM,
-        (gamma, gamma),
-        (cache, cache),
-        config.eps,
-        group,
-    )
-    return _projection_call(SELF_QKV, dict(call), sizes, ranks=mesh.tp)
-
-
-def _projection_call(name: str, call: dict[str, Any], sizes: Sizes, once: bool = False, ranks: int = 1) -> KernelCall:
-    lnc = sizes.mesh.lnc
-    operands = kernel_operands(**call, target=TARGET, lnc=lnc)
-    rows, weight = operands[0], operands[1]
-    shape = (*rows.shape[:2], rows.shape[2] - ROW_TAIL_BYTES, weight.shape[1])
-    return KernelCall(
-        name,
-        QKV_CTE,
-        shape,
-        lambda: nkisim.run_ranks(row_mx_projection[lnc], [operands] * ranks, _OPTIONS),
-        once,
-    )
-
-
-def _weights(inputs: int, outputs: int) -> Projection:
-    """A projection of these sizes, of zeros."""
-    weight = torch.zeros(inputs // H_PACK, outputs, H_PACK, dtype=torch.uint8).view(torch.float8_e4m3fn)
-    return Projection(weight, torch.zeros(1, outputs), torch.ones(1, outputs))
-
-
-def _rows(batch: int, tokens: int, hidden: int) -> torch.Tensor:
-    """Packed rows of zeros."""
-    rows = torch.zeros(batch, tokens, hidden + ROW_TAIL_BYTES, dtype=torch.uint8)
-    rows[..., hidden:] = torch.ones(1).view(torch.uint8)
-    return rows.view(torch.float8_e4m3fn)
+    def _is_quantised(self, name: str) -> bool:
+        return self.precisions[name] is Precision.ROW_MX

@@ -9,6 +9,7 @@ from models.wan22 import block, projecting, ranks
 from models.wan22.config import WanConfig
 from models.wan22.conversion import convert_checkpoint, open_wan
 from models.wan22.device_time import Sizes, attention_floor_us, block_calls
+from models.wan22.launching import Call
 from models.wan22.mesh import Mesh
 from models.wan22.model import WanDiT
 from models.wan22.oracle import random_inputs
@@ -32,30 +33,32 @@ class Launches:
         for module, name in (
             (block, "adaln_modulate"),
             (projecting, "row_quantize_packed"),
-            (projecting, "row_mx_qkv_proj"),
+            (block, "launch"),
+            (projecting, "launch"),
         ):
             monkeypatch.setattr(module, name, self.recording(getattr(module, name)))
-        ranks_at_once = ranks.row_mx_qkv_proj_ranks
+        project = ranks.LocalRanks.project
 
-        def project_ranks(calls, **options):
-            self.project(calls[0])
-            return ranks_at_once(calls, **options)
+        def project_all(self_, calls, lnc):
+            self.note(calls[0])
+            return project(self_, calls, lnc)
 
-        monkeypatch.setattr(ranks, "row_mx_qkv_proj_ranks", project_ranks)
+        monkeypatch.setattr(ranks.LocalRanks, "project", project_all)
 
     def recording(self, launch):
-        def recorded(*arguments, **named):
-            if arguments:
-                self.seen.append(("adaln_quant", (*arguments[0].shape, arguments[0].shape[2])))
-            else:
-                self.project(named)
-            return launch(*arguments, **named)
+        def recorded(first, *arguments, **named):
+            self.note(first)
+            return launch(first, *arguments, **named)
 
         return recorded
 
-    def project(self, call):
-        batch, tokens, row = call["packed_hidden"].shape
-        self.seen.append(("qkv_cte", (batch, tokens, row - 4, call["weight"].shape[1])))
+    def note(self, given):
+        if not isinstance(given, Call):
+            self.seen.append(("adaln_quant", (*given.shape, given.shape[2])))
+            return
+        weight = given.arguments["weight" if given.quantised else "fused_qkv_weights"]
+        batch, tokens, row = given.arguments["packed_hidden" if given.quantised else "input"].shape
+        self.seen.append(("qkv_cte", (batch, tokens, row - 4 if given.quantised else row, weight.shape[1])))
 
 
 @pytest.mark.parametrize("bf16", [(), (SELF_QKV, FFN_DOWN, "attn2.to_k")])

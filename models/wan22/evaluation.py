@@ -11,9 +11,10 @@ import torch
 from models.wan22.block import Block
 from models.wan22.compare import Error, compare
 from models.wan22.config import HEAD_DIM
+from models.wan22.launching import launch
 from models.wan22.model import WanDiT
 from models.wan22.oracle import Inputs, Intermediates, Recorder
-from models.wan22.projecting import project, project_heads
+from models.wan22.projecting import heads_call, project
 from models.wan22.projections import CROSS_OUT, CROSS_Q, FFN_DOWN, FFN_UP, SELF_OUT
 
 
@@ -77,8 +78,8 @@ def _alone(block: Block, name: str, expected: Intermediates) -> dict[str, torch.
         found[given] = project(projection, projection.rows(_padded(states, lnc), lnc), lnc)[:, : states.shape[1]]
     to_q, gamma = block.weights.projections[CROSS_Q], block.weights.kept["attn2.norm_q.weight"]
     states = expected[f"{name}.attn2.input"]
-    queries = project_heads(to_q, to_q.rows(_padded(states, lnc), lnc), HEAD_DIM, lnc, gamma, block.config.eps)
-    return found | {"attn2.query": queries[:, :, : states.shape[1]]}
+    call = heads_call(to_q, to_q.rows(_padded(states, lnc), lnc), HEAD_DIM, gamma, block.config.eps)
+    return found | {"attn2.query": launch(call, lnc).transpose(0, 1)[:, :, : states.shape[1]]}
 
 
 def _padded(states: torch.Tensor, lnc: int) -> torch.Tensor:

@@ -7,13 +7,13 @@ import pytest
 import torch
 
 from common.row_mx import row_quantise_packed
-from kernels.qkv_cte import row_mx_qkv_proj
 from kernels.qkv_cte.lanes import to_interleaved
 from models.wan22.compare import table
 from models.wan22.config import HEAD_DIM, T2V_A14B
 from models.wan22.conversion import convert_checkpoint, open_wan
 from models.wan22.embeddings import rope_caches
 from models.wan22.evaluation import evaluate
+from models.wan22.launching import launch
 from models.wan22.model import WanDiT
 from models.wan22.oracle import random_inputs, run_oracle, self_attention_heads
 from models.wan22.projecting import fused_call
@@ -82,7 +82,7 @@ def test_w5_heads_of_75600_tokens(oracle, tmp_path):
     cos, sin = rope_caches(config, config.grid(tuple(latents.shape)))
     rows = row_quantise_packed(states)
     call = fused_call(share.qkv, rows, HEAD_DIM, share.gammas, (cos[places], sin[places]), config.eps, None)
-    segments = row_mx_qkv_proj(**call).unflatten(-1, (3, 40, HEAD_DIM)).unbind(2)
+    segments = launch(call, 2).unflatten(-1, (3, 40, HEAD_DIM)).unbind(2)
     for name, segment in zip(("query", "key", "value"), segments, strict=True):
         found = segment if name == "value" else to_interleaved(segment, HEAD_DIM)
         wanted = expected[name].transpose(1, 2).double()

@@ -27,6 +27,9 @@ CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
 }
 
+AS_EXACT = 1.05
+"""Two roundings of the same size, which are random, differ in RMS by a few per cent of it."""
+
 BF16_COSINE, PROJECTION_COSINE, BLOCK_COSINE = 0.99999, 0.999, 0.998
 
 
@@ -60,11 +63,19 @@ def load_bf16(folder):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_bf16(oracles, name):
+    """As near to diffusers in bf16 as asked, and as near to diffusers in fp32 as diffusers in bf16 is.
+
+    After a few layers two ways to round differ by more than either does in one: the norm and RoPE here round once,
+    diffusers' twice.
+    """
     folder, inputs, expected = oracles[name]
     errors = evaluate(load_bf16(folder), inputs, expected)
     assert set(errors.in_chain) == set(expected)
-    for part, error in (*errors.in_chain.items(), *errors.alone.items(), *errors.blocks.items()):
+    for part, error in (*errors.alone.items(), *errors.blocks.items(), ("output", errors.in_chain["output"])):
         assert error.cosine >= BF16_COSINE, part
+    exact = run_oracle(folder, inputs, torch.float32)
+    for part, error in evaluate(load_bf16(folder), inputs, exact).in_chain.items():
+        assert error.relative_rms <= AS_EXACT * compare(expected[part], exact[part]).relative_rms, part
 
 
 @pytest.mark.parametrize("name", CONFIGS)

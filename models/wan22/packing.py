@@ -1,7 +1,7 @@
 """From published tensors to what the kernels take: what a converted checkpoint holds, and how it is made.
 
-A projection becomes `<name>.weight`, `<name>.weight_scales` and `<name>.bias`, where fused ones have their sources side
-by side. Everything else keeps its name and shape. Lanes of Q and K of self-attention are in rotate-half order.
+A projection becomes `<name>.weight`, `<name>.bias` and, quantised, `<name>.weight_scales`; a fused one has its sources
+side by side. Everything else keeps its name and shape. Lanes of Q and K of self-attention are in rotate-half order.
 """
 
 from __future__ import annotations
@@ -28,16 +28,13 @@ Tensors = dict[str, torch.Tensor]
 
 def packed_projection(spec: ProjectionSpec, precision: Precision) -> dict[str, Expected]:
     """Tensors of a projection in a converted checkpoint."""
+    channels = {f"{spec.name}.bias": Expected((1, spec.outputs), (torch.float32,))}
     if precision is Precision.BF16:
-        return {
-            f"{spec.name}.weight": Expected((spec.outputs, spec.inputs), (torch.bfloat16,)),
-            f"{spec.name}.bias": Expected((spec.outputs,), (torch.bfloat16,)),
-        }
+        return channels | {f"{spec.name}.weight": Expected((spec.inputs, spec.outputs), (torch.bfloat16,))}
     words = spec.inputs // row_mx.H_PACK
-    return {
+    return channels | {
         f"{spec.name}.weight": Expected((words, spec.outputs, row_mx.H_PACK), (torch.float8_e4m3fn,)),
         f"{spec.name}.weight_scales": Expected((1, spec.outputs), (torch.float32,)),
-        f"{spec.name}.bias": Expected((1, spec.outputs), (torch.float32,)),
     }
 
 
@@ -96,10 +93,10 @@ def _pack_channels(
     weight, bias = _read(source, f"{name}.weight", rows), _read(source, f"{name}.bias", rows)
     if head_dim is not None:
         weight, bias = to_rotate_half(weight, head_dim, dim=0), to_rotate_half(bias, head_dim)
-    packed[f"{packed_name}.bias"][..., columns] = bias
+    packed[f"{packed_name}.bias"][:, columns] = bias
     scales = packed.get(f"{packed_name}.weight_scales")
     if scales is None:
-        packed[f"{packed_name}.weight"][columns] = weight
+        packed[f"{packed_name}.weight"][:, columns] = weight.T
         return
     codes, scales[:, columns] = row_mx.quantise_columns(weight.T)
     packed[f"{packed_name}.weight"][:, columns] = row_mx.pack_weight(codes)

@@ -14,10 +14,10 @@ class Precision(enum.Enum):
     """How a projection computes."""
 
     BF16 = "bf16"
-    """bfloat16 operands, fp32 accumulation: torch."""
+    """bfloat16 weights and activations."""
 
     ROW_MX = "row_mx"
-    """fp8 codes, one fp32 scale per token and per output channel: the qkv_cte kernel."""
+    """fp8 codes, one fp32 scale per token and per output channel."""
 
 
 @dataclass(frozen=True)

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 
 from common.checks import require_int
-from kernels.qkv_cte import row_mx_qkv_proj, row_mx_qkv_proj_ranks
-
-TARGET = "trn3"
-"""The first with the products of ROW_MX."""
-
-Call = Mapping[str, Any]
-"""Arguments of `row_mx_qkv_proj` by name, without target and lnc."""
+from kernels.qkv_cte import row_mx_qkv_proj_ranks
+from models.wan22.launching import TARGET, Call, launch
 
 
 class Ranks(Protocol):
@@ -33,7 +28,7 @@ class Ranks(Protocol):
         ...
 
     def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
-        """`row_mx_qkv_proj` with norms over the calls' replica groups."""
+        """Runs the calls; quantised ones may have norms over replica groups."""
         ...
 
 
@@ -50,7 +45,9 @@ class LocalRanks:
 
     def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
         """See `Ranks`."""
-        return row_mx_qkv_proj_ranks(calls, target=TARGET, lnc=lnc)
+        if not calls[0].quantised:
+            return [launch(call, lnc) for call in calls]
+        return row_mx_qkv_proj_ranks([call.arguments for call in calls], target=TARGET, lnc=lnc)
 
 
 class GroupRank:
@@ -73,4 +70,4 @@ class GroupRank:
     def project(self, calls: Sequence[Call], lnc: int) -> list[torch.Tensor]:
         """See `Ranks`."""
         (call,) = calls
-        return [row_mx_qkv_proj(**call, target=TARGET, lnc=lnc)]
+        return [launch(call, lnc)]

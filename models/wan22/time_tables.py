@@ -9,7 +9,8 @@ from rich.table import Table
 
 from devicetime.timeline import Timeline
 from models.wan22.config import WanConfig
-from models.wan22.device_time import TARGET, KernelCall, Sizes, attention_floor_us
+from models.wan22.device_time import KernelCall, Sizes, attention_floor_us
+from models.wan22.launching import TARGET
 from tools.bench.files import whole_file
 from tools.timeline_report import report, summary
 

@@ -106,20 +106,20 @@ def _load_block(converted: Converted, prefix: str, mesh: Mesh, here: tuple[int, 
 def _load_projection(converted: Converted, prefix: str, spec: ProjectionSpec, columns: tuple[slice, ...]) -> Projection:
     """A projection's output channels in `columns`, side by side; a view of the file where that is one run."""
 
-    def read(part: str, *before: slice) -> torch.Tensor:
+    def read(part: str) -> torch.Tensor:
         name = f"{prefix}{spec.name}.{part}"
-        return _joined([converted.checkpoint.read(name, *before, run) for run in columns], dim=len(before))
+        rows = slice(0, converted.checkpoint.stored(name).shape[0])
+        return _joined([converted.checkpoint.read(name, rows, run) for run in columns])
 
     if converted.precisions[spec.name] is Precision.BF16:
         return Projection(read("weight"), read("bias"), None)
-    words = slice(0, spec.inputs // row_mx.H_PACK)
-    scales = read("weight_scales", slice(0, 1))
+    scales = read("weight_scales")
     _require_scales(converted, f"{prefix}{spec.name}.weight_scales", scales)
-    return Projection(read("weight", words), read("bias", slice(0, 1)), scales)
+    return Projection(read("weight"), read("bias"), scales)
 
 
-def _joined(parts: list[torch.Tensor], dim: int) -> torch.Tensor:
-    return parts[0] if len(parts) == 1 else torch.cat(parts, dim)
+def _joined(parts: list[torch.Tensor]) -> torch.Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 1)
 
 
 def _require_scales(converted: Converted, name: str, scales: torch.Tensor) -> None:
