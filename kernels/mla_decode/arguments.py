@@ -203,7 +203,7 @@ def require_above_zero(name: str, value: Any) -> float:
     return float(value)
 
 
-def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int, front: FrontDims | None = None) -> Plan:
+def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int | None, front: FrontDims | None = None) -> Plan:
     """The plan of a step.
 
     Raises:

@@ -27,7 +27,7 @@ class Case:
         dtype: of the cache, the weights and the queries.
         context: positions of every sequence; own positions are the last one and others in the second half.
         block_size: rows of a cache page.
-        dma_transposed_chunks: of the plan.
+        dma_transposed_chunks: of the plan; None leaves it the choice.
         group_tokens: forced on the plan; None leaves it the choice.
         schedule: of the plan.
         fp8_cache: whether the cache is in the format of `cache_format`.
@@ -46,7 +46,7 @@ class Case:
     dtype: torch.dtype = torch.bfloat16
     context: int = 400
     block_size: int = 16
-    dma_transposed_chunks: int = 0
+    dma_transposed_chunks: int | None = 0
     group_tokens: int | None = None
     schedule: Schedule = plan.DEFAULT_SCHEDULE
     fp8_cache: bool = False
@@ -93,7 +93,7 @@ CORNERS = (
     Case("prior_255_fp32", 3, 2, 255, dtype=FP32),
     Case("prior_300", 2, 1, 300, block_size=1),
     Case("prior_beyond_context", 2, 3, 500, context=130),
-    Case("group_of_4", 9, 3, 130),
+    Case("group_of_4", 9, 3, 130, group_tokens=4),
     Case("group_of_1", 3, 100, 130),
     Case("heads_8_fp32", 4, 8, 200, dtype=FP32),
     Case("heads_16", 5, 16, 200, kv_lora_rank=256),
@@ -116,7 +116,7 @@ CORNERS = (
     Case("latent_bands", 3, 32, 600, kv_lora_rank=512, schedule=Schedule(head_major=True, latent_bands=True)),
     Case("per_token_tails", 5, 3, 200, lnc=1, schedule=Schedule(per_token_tails=True)),
     Case("per_token_tails_lnc_2", 4, 2, 200, lnc=2, schedule=Schedule(per_token_tails=True)),
-    Case("late_weighted_sum", 11, 3, 200, schedule=Schedule(late_weighted_sum=True)),
+    Case("late_weighted_sum", 11, 3, 200, group_tokens=4, schedule=Schedule(late_weighted_sum=True)),
     Case("late_by_token", 3, 3, 200, group_tokens=1, schedule=Schedule(late_weighted_sum=True, head_major=True)),
     Case("fp8", 5, 3, 200, kv_lora_rank=256, fp8_cache=True, target="trn3"),
     Case("fp8_656_bytes", 2, 2, 129, kv_lora_rank=512, v_head_dim=128, fp8_cache=True, target="trn3"),
@@ -127,11 +127,15 @@ CORNERS = (
 
 def production(name: str, n_tokens: int = 16, n_heads: int = 1, n_prior: int = 2048) -> Case:
     """DeepSeek-V3.2's widths in bf16; the indexer chose every second position."""
-    return Case(name, n_tokens, n_heads, n_prior, 512, 64, 128, 7168, context=2 * n_prior, block_size=64)
+    sizes = (n_tokens, n_heads, n_prior, 512, 64, 128, 7168)
+    return Case(name, *sizes, context=2 * n_prior, block_size=64, dma_transposed_chunks=None)
 
 
-PRODUCTION = (production("production"),)
-"""The shape that the seed's own arithmetic gives."""
+PRODUCTION = (
+    production("production"),
+    dataclasses.replace(production("production_no_dma_transposes"), dma_transposed_chunks=0),
+)
+"""The shape that the seed's own arithmetic gives; without DMA transposes each selected row is read once."""
 
 FP8 = (dataclasses.replace(PRODUCTION[0], name="production_fp8", fp8_cache=True, target="trn3"),)
 """The same over a cache of 656-byte rows."""

@@ -105,7 +105,7 @@ def mla_decode(
     *,
     target: str = "trn2",
     lnc: int = 1,
-    dma_transposed_chunks: int = 0,
+    dma_transposed_chunks: int | None = None,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """An attention block's decode step in one kernel: `mla_decode_qkv`, then the attention on its queries.
 

@@ -27,9 +27,15 @@ from kernels.mla_decode.traffic import FP32_BYTES, INT32_BYTES, HbmBytes
 DMA_TRANSPOSE_ALIGNMENT_BYTES = 32
 """A DMA transpose writes each row from such a boundary on; a tile's 128 keys keep to it between latent tiles."""
 
-LARGEST_GROUP = 4
+LARGEST_GROUP = 2
 """Tokens of a softmax group. Its fixed costs are the transposes and products that cross partitions, four small
-instructions; four tokens share them, and more would only hold more keys."""
+instructions, which its tokens share; a larger group makes the next one's scores wait longer for its softmax. Predicted,
+at the production shape on trn2: 383 us in groups of 1, 351 of 2, 354 of 4 (the seed's), with 8 and 16 heads, too."""
+
+DMA_TRANSPOSE_FROM_TOKENS = 8
+"""Tokens of a core from which a latent tile transposed by DMA pays. Predicted, at DeepSeek's widths and 2,048 keys: 7 %
+less time with 16 tokens and 1 to 16 heads, 5 to 8 % with up to 128 tokens, nothing with 4, more with 1; a second tile
+pays on trn2 and costs on trn3, a fourth costs on both. GpSimd makes the descriptors of the gathers and of these."""
 
 LARGEST_PASS_BANKS = 7
 """PSUM banks of an o-projection pass; 7 x 512 columns cover half of DeepSeek's 7168."""
@@ -134,7 +140,7 @@ DEFAULT_SCHEDULE = Schedule()
 def make(
     dims: Dims,
     hardware: Hardware,
-    dma_transposed_chunks: int = 0,
+    dma_transposed_chunks: int | None = None,
     front: FrontDims | None = None,
     group_tokens: int | None = None,
     schedule: Schedule = DEFAULT_SCHEDULE,
@@ -144,8 +150,9 @@ def make(
     Args:
         dims: its sizes.
         hardware: the target.
-        dma_transposed_chunks: 0 to kv_lora_rank / 128 latent tiles whose keys DMAs transpose. It saves the Tensor
-            Engine's transposes and their evictions and reads those columns of the cache a second time; bf16 only.
+        dma_transposed_chunks: 0 to kv_lora_rank / 128 latent tiles whose keys DMAs transpose; None: one where it pays
+            (`DMA_TRANSPOSE_FROM_TOKENS`) and fits. They save the Tensor Engine's transposes and their evictions and
+            read those columns of the cache a second time; bf16 only.
         front: sizes of the front-fold where it is part of the kernel.
         group_tokens: tokens of a softmax group; None leaves the choice to the plan.
         schedule: other ways to run it, to be measured.
@@ -155,28 +162,33 @@ def make(
             larger than the batch, or has more than 128 maxima; the schedule does not go with the sizes.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
-    chunks = require_int("dma_transposed_chunks", dma_transposed_chunks, at_least=0)
-    if chunks > dims.latent_tiles:
-        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
-    if chunks and dims.fp8_cache:
-        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted with an fp8 cache: 0, its rows are dequantised")
     if dims.fp8_cache and hardware.name != TRN3.name:
         raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
-    if chunks and dims.itemsize != 2:
-        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
     _check_schedule(dims, schedule)
     refusal: BudgetError | None = None
-    for group in _groups(dims, group_tokens):
-        most, least = min(2 * group, dims.tokens_per_core), group
-        if schedule.late_weighted_sum:
-            least = min(group + 1, dims.tokens_per_core)  # the next group's first rows come while the last are read
-        for buffers in sorted({most, least}, reverse=True):
+    for chunks in _chunks(dims, dma_transposed_chunks):
+        for group, key_buffers in _groups(dims, group_tokens, schedule):
             try:
-                return _plan(dims, hardware, group, buffers, chunks, front, schedule)
+                return _plan(dims, hardware, group, key_buffers, chunks, front, schedule)
             except BudgetError as error:
                 refusal = error
     assert refusal is not None
     raise refusal
+
+
+def _chunks(dims: Dims, given: int | None) -> list[int]:
+    """Latent tiles to transpose by DMA, in the order to try."""
+    if given is None:
+        can = dims.itemsize == 2 and not dims.fp8_cache
+        return [1, 0] if can and dims.tokens_per_core >= DMA_TRANSPOSE_FROM_TOKENS else [0]
+    chunks = require_int("dma_transposed_chunks", given, at_least=0)
+    if chunks > dims.latent_tiles:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
+    if chunks and dims.fp8_cache:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted with an fp8 cache: 0, its rows are dequantised")
+    if chunks and dims.itemsize != 2:
+        raise ValueError(f"dma_transposed_chunks is {chunks}; accepted in float32: 0, a DMA transposes 2-byte elements")
+    return [chunks]
 
 
 def _check_schedule(dims: Dims, schedule: Schedule) -> None:
@@ -190,17 +202,25 @@ def _check_schedule(dims: Dims, schedule: Schedule) -> None:
         raise ValueError(f"kv_lora_rank is {dims.kv_lora_rank}; accepted with latent_bands: {2 * P_MAX} and up")
 
 
-def _groups(dims: Dims, group_tokens: int | None) -> list[int]:
-    """Group sizes to try, in order."""
+def _groups(dims: Dims, given: int | None, schedule: Schedule) -> list[tuple[int, int]]:
+    """Group sizes to try, in order, each with its key buffers: for two groups, then for one."""
     largest = min(dims.tokens_per_core, P_MAX // dims.n_heads)
-    if group_tokens is None:
-        return list(range(min(LARGEST_GROUP, largest), 0, -1))
-    if require_int("group_tokens", group_tokens, at_least=1) > largest:
-        raise ValueError(
-            f"group_tokens is {group_tokens}; accepted: 1 to {largest} with {dims.tokens_per_core} tokens of "
-            f"{dims.n_heads} heads"
-        )
-    return [group_tokens]
+    sizes = range(min(LARGEST_GROUP, largest), 0, -1)
+    if given is not None:
+        group = require_int("group_tokens", given, at_least=1)
+        if group > largest:
+            raise ValueError(
+                f"group_tokens is {group}; accepted: 1 to {largest} with {dims.tokens_per_core} tokens of "
+                f"{dims.n_heads} heads"
+            )
+        sizes = range(group, group - 1, -1)
+    pairs = []
+    for group in sizes:
+        # With late sums the next group's first rows come while the last group's are read.
+        least = group + 1 if schedule.late_weighted_sum else group
+        counts = {min(count, dims.tokens_per_core) for count in (2 * group, least)}
+        pairs += [(group, count) for count in sorted(counts, reverse=True)]
+    return pairs
 
 
 def _plan(

@@ -27,7 +27,7 @@ def mla_decode_attention(
     *,
     target: str = "trn2",
     lnc: int = 1,
-    dma_transposed_chunks: int = 0,
+    dma_transposed_chunks: int | None = None,
 ) -> torch.Tensor:
     """One decode step's attention over selected keys, standalone: stages the queries, then runs the kernel.
 
@@ -50,7 +50,7 @@ def mla_decode_attention(
         softmax_scale: applied to the scores.
         target: "trn2" or "trn3".
         lnc: cores, 1 or 2; two take half of the tokens each.
-        dma_transposed_chunks: latent tiles transposed by DMA; see `plan.make`.
+        dma_transposed_chunks: latent tiles transposed by DMA; None leaves it to the plan, see `plan.make`.
 
     Returns:
         [n_tokens, hidden] of the cache's type, this rank's part before the all-reduce.
