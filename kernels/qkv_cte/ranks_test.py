@@ -9,7 +9,7 @@ import nkisim
 from kernels.qkv_cte import NormType, QKNormConfig, cases, compare, reference, row_mx_qkv_proj_ranks
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.kernel import row_mx_projection
-from kernels.qkv_cte.norm_rope_cases import NormRopeCase, normal_operands
+from kernels.qkv_cte.norm_rope_cases import NormRopeCase, early, normal_operands
 
 ACROSS_HEADS = NormType.RMS_NORM_ACROSS_HEADS
 OPTIONS = nkisim.Options(target="trn3")
@@ -74,15 +74,18 @@ def exact(call, operands):
     return torch.cat([q, k, v], -1), torch.cat(terms, -1)
 
 
+@pytest.mark.parametrize("kept_tiles", [None, 1], ids=["late", "early"])
 @pytest.mark.parametrize("rope", [False, True])
 @pytest.mark.parametrize("lnc", [1, 2])
 @pytest.mark.parametrize("ranks", [2, 4, 8])
-def test_split_heads_equal_the_whole(ranks, lnc, rope):
+def test_split_heads_equal_the_whole(ranks, lnc, rope, kept_tiles):
     """A rank's sums are added in another order than those of one rank: an inv_rms may differ in its last bits.
 
     That moves an output by a few 2**-24 of its terms and, where it lay between two bf16 numbers, by an ulp.
     """
     call = dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, lnc=lnc), rope=rope)
+    if kept_tiles is not None:
+        call = early(call, kept_tiles)
     operands = normal_operands(call)
     (whole,) = run_ranks([call], [operands])
     runs = run_split(call, operands, ranks)
@@ -98,8 +101,9 @@ def test_split_heads_equal_the_whole(ranks, lnc, rope):
     assert (result.double() - expected).norm() < 2.0**-8 * expected.norm()
 
 
-def test_one_all_reduce_per_call_from_sbuf_to_sbuf():
-    call = dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, seqlen=1030, batch=2))
+@pytest.mark.parametrize("change", [lambda call: call, lambda call: early(call, 2)], ids=["late", "early"])
+def test_one_all_reduce_per_call_from_sbuf_to_sbuf(change):
+    call = change(dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, seqlen=1030, batch=2)))
     operands = normal_operands(call)
     for run in run_split(call, operands, 2):
         for core in run.cores:

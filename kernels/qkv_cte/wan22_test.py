@@ -23,10 +23,13 @@ def test_values(case):
     assert errors.max_ulps <= compare.MAX_ULPS
 
 
+@pytest.mark.parametrize("kept_tiles", [None, 0, 1, 2], ids=["late", "early_0", "early_1", "early_2"])
 @pytest.mark.parametrize("call", norm_rope_cases.WAN22, ids=lambda call: call.name)
-def test_values_with_norm_and_rope(call):
+def test_values_with_norm_and_rope(call, kept_tiles):
     """One rank's norm over its own heads, on 258 tokens: a ragged S-tile on each core."""
     call = dataclasses.replace(call, case=dataclasses.replace(call.case, seqlen=258), groups=None)
+    if kept_tiles is not None and call.norm_rope is not None:
+        call = norm_rope_cases.early(call, kept_tiles)
     operands = norm_rope_cases.normal_operands(call)
     result = nki.simulate(row_mx_projection[call.case.lnc])(*operands.arguments(call.plan))
     ulps = norm_rope_compare.end_to_end_ulps(call, operands, result)
