@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import dataclasses
 import functools
 import itertools
@@ -62,8 +63,8 @@ def _random(name: str, tensor: torch.Tensor, generator: torch.Generator) -> torc
 
 def save(oracle: DeepseekV32ForCausalLM, folder: Path, dtype: torch.dtype | None = None) -> Path:
     """Saves a model as `transformers` does, which is the hub's layout, in several files."""
-    oracle.to(dtype or oracle.dtype).save_pretrained(folder, max_shard_size="1MB")
-    oracle.float()
+    # A copy: a model that goes to bf16 and back has rounded rotary frequencies.
+    copy.deepcopy(oracle).to(dtype or oracle.dtype).save_pretrained(folder, max_shard_size="1MB")
     return folder
 
 
