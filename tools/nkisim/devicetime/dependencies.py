@@ -7,6 +7,7 @@ who has read them since. A write ends the entries that it covers, so that lists 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +21,13 @@ HBM_BUCKETS = 1024
 
 DEPENDENCY, REUSE, ORDER = 0, 1, 2
 """Kinds of edges: reads what another wrote; overwrites what another read or wrote; the kernel asked for it."""
+
+
+_ENTRY = np.dtype([("writer", np.int64), ("readers", np.int64), ("seen", np.int64), ("alive", np.bool_)])
+"""Who wrote its bytes last (-1 for nobody), the first of the list of those who read them since, the access that looked
+at it last, and whether a later write has not covered it."""
+
+_COUNTS = np.dtype([(name, np.int64) for name in ("edges", "joins", "entries", "readers", "cells")])
 
 
 @dataclass(frozen=True)
@@ -44,32 +52,38 @@ def link(operands: Operands, partition: np.ndarray, byte: np.ndarray, report: Co
         report: its explicit dependencies and ordered blocks.
         engines: a number per record; instructions of one engine keep their order in ordered blocks.
     """
-    records = len(report.stream)
     used = _that_matter(operands)
     columns = _physical(operands, partition, byte, used)
     first_bucket, last_bucket, buckets = _buckets(operands, columns, used)
-    capacity = 4 * len(used) + 16
+    given: list[Any] = [operands.record[used], operands.is_write[used], columns, first_bucket, last_bucket]
+    room = 4 * len(used) + 16
     while True:
-        before, after, kind, count, joins = _edges_of_bytes(
-            operands.record[used],
-            operands.is_write[used],
-            columns,
-            first_bucket,
-            last_bucket,
-            buckets,
-            records,
-            capacity,
-        )
-        if count <= capacity:
+        found, counts = _traced(given, buckets, len(report.stream), room)
+        if counts["edges"] <= room:
             break
-        capacity *= 2
+        room = int(counts["edges"])
+    before, after, kind = found[: counts["edges"]].T
     asked = _asked_for(report, engines)
     return Edges(
-        np.concatenate([before[:count], asked[:, 0]]),
-        np.concatenate([after[:count], asked[:, 1]]),
-        np.concatenate([kind[:count], np.full(len(asked), ORDER, np.int8)]),
-        joins,
+        np.concatenate([before, asked[:, 0]]),
+        np.concatenate([after, asked[:, 1]]),
+        np.concatenate([kind, np.full(len(asked), ORDER)]),
+        int(counts["joins"]),
     )
+
+
+def _traced(given: list[Any], buckets: int, records: int, room: int) -> tuple[np.ndarray, Any]:
+    """Edges (before, after, kind) of bytes, as far as there is room, and how many there are of everything."""
+    accesses, cells = len(given[0]), int((given[4] - given[3] + 1).sum())
+    head = np.full(buckets, -1, np.int64)
+    entries = np.zeros(accesses, _ENTRY)
+    entries["seen"] = -1
+    boxes, readers = np.empty((accesses, 6), np.int64), np.empty((2 * accesses, 2), np.int64)
+    told = np.full(records + accesses, -1, np.int64)
+    edges, counts = np.empty((room, 3), np.int64), np.zeros(1, _COUNTS)
+    lists: list[Any] = [head, np.empty((cells, 2), np.int64), entries, boxes, readers, told]
+    _edges_of_bytes(*given, *lists, *[records, edges, counts[0]])
+    return edges, counts[0]
 
 
 def _that_matter(operands: Operands) -> np.ndarray:
@@ -171,125 +185,129 @@ def _trim(entry: np.ndarray, write: np.ndarray) -> None:
 
 
 @compiled
-def _note(before: np.ndarray, after: np.ndarray, kind: np.ndarray, count: int, one: int, other: int, what: int) -> None:
-    if count < len(before):
-        before[count] = one
-        after[count] = other
-        kind[count] = what
+def _note(edges: np.ndarray, counts: Any, told: np.ndarray, before: int, after: int, kind: int) -> None:
+    """Adds an edge, unless it was the last one from there or comes from nobody; only counts it without room."""
+    if before < 0 or before == after or told[before] == after:
+        return
+    told[before] = after
+    if counts.edges < len(edges):
+        edges[counts.edges, 0] = before
+        edges[counts.edges, 1] = after
+        edges[counts.edges, 2] = kind
+    counts.edges += 1
 
 
 @compiled
-def _edges_of_bytes(  # noqa: C901 - one pass over one structure
+def _add_reader(readers: np.ndarray, counts: Any, entry: Any, reader: int) -> None:
+    readers[counts.readers, 0] = reader
+    readers[counts.readers, 1] = entry.readers
+    entry.readers = counts.readers
+    counts.readers += 1
+
+
+@compiled
+def _overwrite(
+    entry: Any,
+    box: np.ndarray,
+    mine: np.ndarray,
+    me: int,
+    readers: np.ndarray,
+    edges: np.ndarray,
+    counts: Any,
+    told: np.ndarray,
+    first_join: int,
+) -> None:
+    """Edges to a record that writes over an entry: from its readers, or its writer if nobody read it.
+
+    Where several did and some of the entry lives on, they lead to a join, which stands for them from then on.
+    """
+    entry.alive = not _covers(mine, box)
+    at = entry.readers
+    target = me
+    if at < 0:
+        _note(edges, counts, told, entry.writer, me, REUSE)
+    elif entry.alive and readers[at, 1] >= 0:
+        target = first_join + counts.joins
+        counts.joins += 1
+    while at >= 0:
+        if readers[at, 0] != me:
+            _note(edges, counts, told, readers[at, 0], target, REUSE)
+        at = readers[at, 1]
+    if target != me:
+        _note(edges, counts, told, target, me, REUSE)
+        entry.readers = -1
+        _add_reader(readers, counts, entry, target)
+    _trim(box, mine)
+
+
+@compiled
+def _enter(box: np.ndarray, mine: np.ndarray, entry: Any) -> None:
+    """A new entry, of bytes that nobody has touched as far as it knows."""
+    for n in range(6):
+        box[n] = mine[n]
+    entry.alive = True
+    entry.writer = -1
+    entry.readers = -1
+
+
+@compiled
+def _list(entry: int, first: int, last: int, head: np.ndarray, cells: np.ndarray, counts: Any) -> None:
+    """Puts an entry into the lists of its buckets."""
+    for bucket in range(first, last + 1):
+        cells[counts.cells, 0] = entry
+        cells[counts.cells, 1] = head[bucket]
+        head[bucket] = counts.cells
+        counts.cells += 1
+
+
+@compiled
+def _edges_of_bytes(
     record: np.ndarray,
     is_write: np.ndarray,
     columns: np.ndarray,
     first_bucket: np.ndarray,
     last_bucket: np.ndarray,
-    buckets: int,
-    records: int,
-    capacity: int,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, int, int]:
-    """Edges (before, after, kind), how many there are (only counted beyond `capacity`), and joins."""
-    accesses = len(record)
-    before = np.empty(capacity, np.int64)
-    after = np.empty(capacity, np.int64)
-    kind = np.empty(capacity, np.int8)
-    count = 0
-    joins = 0
-    told = np.full(records + accesses + 1, -1, np.int64)  # the last record that waits for this one
-    box = np.empty((accesses, 6), np.int64)
-    writer = np.full(accesses, -1, np.int64)
-    readers = np.full(accesses, -1, np.int64)
-    alive = np.zeros(accesses, np.bool_)
-    seen = np.full(accesses, -1, np.int64)
-    entries = 0
-    reader = np.empty(2 * accesses, np.int64)
-    more_readers = np.empty(2 * accesses, np.int64)
-    reads = 0
-    cells = 0
-    for i in range(accesses):
-        cells += last_bucket[i] - first_bucket[i] + 1
-    cell_entry = np.empty(cells, np.int64)
-    cell_next = np.empty(cells, np.int64)
-    cells = 0
-    head = np.full(buckets, -1, np.int64)
-    for i in range(accesses):
-        me = record[i]
-        mine = columns[i]
+    head: np.ndarray,
+    cells: np.ndarray,
+    entries: np.ndarray,
+    box: np.ndarray,
+    readers: np.ndarray,
+    told: np.ndarray,
+    first_join: int,
+    edges: np.ndarray,
+    counts: Any,
+) -> None:
+    """Fills `edges` and `counts`. A cell of a bucket's list is (entry, next cell)."""
+    for access in range(len(record)):
+        me, mine = record[access], columns[access]
         same = -1
-        for bucket in range(first_bucket[i], last_bucket[i] + 1):
+        for bucket in range(first_bucket[access], last_bucket[access] + 1):
             previous = -1
             cell = head[bucket]
             while cell >= 0:
-                following = cell_next[cell]
-                entry = cell_entry[cell]
-                if not alive[entry]:
+                number, following = cells[cell]
+                entry = entries[number]
+                if not entry.alive:
                     if previous < 0:
                         head[bucket] = following
                     else:
-                        cell_next[previous] = following
-                    cell = following
-                    continue
-                previous = cell
+                        cells[previous, 1] = following
+                else:
+                    previous = cell
+                    if entry.seen != access and _overlap(mine, box[number]):
+                        if is_write[access]:
+                            _overwrite(entry, box[number], mine, me, readers, edges, counts, told, first_join)
+                        else:
+                            _note(edges, counts, told, entry.writer, me, DEPENDENCY)
+                            same = number if _equal(mine, box[number]) else same
+                    entry.seen = access
                 cell = following
-                if seen[entry] == i:
-                    continue
-                seen[entry] = i
-                if not _overlap(mine, box[entry]):
-                    continue
-                source = writer[entry]
-                if not is_write[i]:
-                    if source >= 0 and source != me and told[source] != me:
-                        told[source] = me
-                        _note(before, after, kind, count, source, me, DEPENDENCY)
-                        count += 1
-                    if _equal(mine, box[entry]):
-                        same = entry
-                    continue
-                covered = _covers(mine, box[entry])
-                at = readers[entry]
-                if at < 0:
-                    if source >= 0 and source != me and told[source] != me:
-                        told[source] = me
-                        _note(before, after, kind, count, source, me, REUSE)
-                        count += 1
-                else:
-                    target = me
-                    if not covered and more_readers[at] >= 0:
-                        target = records + joins
-                        joins += 1
-                    while at >= 0:
-                        source = reader[at]
-                        if source != me and (target != me or told[source] != me):
-                            if target == me:
-                                told[source] = me
-                            _note(before, after, kind, count, source, target, REUSE)
-                            count += 1
-                        at = more_readers[at]
-                    if target != me:
-                        _note(before, after, kind, count, target, me, REUSE)
-                        count += 1
-                        reader[reads], more_readers[reads] = target, -1
-                        readers[entry] = reads
-                        reads += 1
-                if covered:
-                    alive[entry] = False
-                else:
-                    _trim(box[entry], mine)
-        if is_write[i] or same < 0:
-            same = entries
-            entries += 1
-            alive[same] = True
-            for n in range(6):
-                box[same, n] = mine[n]
-            for bucket in range(first_bucket[i], last_bucket[i] + 1):
-                cell_entry[cells], cell_next[cells] = same, head[bucket]
-                head[bucket] = cells
-                cells += 1
-        if is_write[i]:
-            writer[same] = me
+        if is_write[access] or same < 0:
+            same = counts.entries
+            counts.entries += 1
+            _enter(box[same], mine, entries[same])
+            _list(same, first_bucket[access], last_bucket[access], head, cells, counts)
+        if is_write[access]:
+            entries[same].writer = me
         else:
-            reader[reads], more_readers[reads] = me, readers[same]
-            readers[same] = reads
-            reads += 1
-    return before, after, kind, count, joins
+            _add_reader(readers, counts, entries[same], me)
