@@ -1,8 +1,8 @@
 """Predicted device time of a block's kernels, at any size: simulated without values, and never a measurement.
 
 What runs in torch here is not in it: attention itself, GELU, gates, embeddings, norm and RoPE of bf16 Q and K over
-ranks, and the exchange of tokens and keys between ranks. Attention's time at the Tensor Engine's peak is given beside it
-as what it cannot be below.
+ranks, and the exchange of tokens and keys between ranks. Attention's time at the Tensor Engine's peak is given beside
+it, as what it cannot be below.
 """
 
 from __future__ import annotations
