@@ -23,11 +23,6 @@ _interned: dict[tuple[Any, ...], int] = {}
 """A number per signature, so that an instruction checks each combination of operands once per process."""
 
 
-def interned(signature: tuple[Any, ...]) -> int:
-    """The number that equal signatures share."""
-    return _interned.setdefault(signature, len(_interned))
-
-
 class NkiTensor(NKIObject):
     """A tensor in SBUF, PSUM or HBM.
 
@@ -108,7 +103,8 @@ class NkiTensor(NKIObject):
     def __getattr__(self, name: str) -> Any:
         """Works out `region` and `signature` when first asked for; afterwards they are plain attributes."""
         if name == "signature":
-            signature = self.signature = interned(self._rules_see())
+            seen = self._rules_see()
+            signature = self.signature = _interned.setdefault(seen, len(_interned))
             return signature
         if name == "region":
             return self._located()
@@ -119,11 +115,11 @@ class NkiTensor(NKIObject):
     def _rules_see(self) -> tuple[Any, ...]:
         """Everything that the rules of an instruction look at, save its values. Finds the region on the way."""
         allocation, dtype, offset, shape, strides = self._located()
-        start = 0
-        if self.on_chip:
+        start, buffer = 0, self.buffer
+        if buffer is SBUF or buffer is PSUM:
             address = allocation.address
             start = offset * dtype.itemsize // allocation.row_bytes + (address[0] if address else 0)
-        return (self.buffer, dtype, shape, strides, start)
+        return (buffer, dtype, shape, strides, start)
 
     def _located(self) -> Region:
         region: Region = _new_tuple(
@@ -160,8 +156,9 @@ class NkiTensor(NKIObject):
         """
         if type(key) is not tuple:
             key = (key,)
+        buffer = self.buffer
         try:
-            view = views.index((self.shape, self.strides, self.offset), key, self.on_chip)
+            view = views.index((self.shape, self.strides, self.offset), key, buffer is SBUF or buffer is PSUM)
         except ArgumentError:
             if not any(indirect.is_dynamic(k) for k in key):
                 raise

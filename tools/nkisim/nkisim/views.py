@@ -75,6 +75,28 @@ def overlaps_itself(shape: Ints, strides: Ints) -> bool:
 def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> View:
     """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis. `view` may be a plain tuple."""
     shape, strides, offset = view
+    sizes = []
+    # What kernels write most, slices alone; this runs for every view of every instruction.
+    for k, size, stride in zip(key, shape, strides, strict=False):
+        if type(k) is not slice or k.step is not None:
+            break
+        start, stop = k.start, k.stop
+        if start is None:
+            start = 0
+        if stop is None:
+            stop = size
+        if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= size:
+            break
+        offset += start * stride
+        sizes.append(stop - start)
+    else:
+        if len(key) <= len(shape):
+            return _new_view(View, ((*sizes, *shape[len(sizes) :]), strides, offset))
+    return _indexed(view, key, on_chip)
+
+
+def _indexed(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> View:
+    shape, strides, offset = view
     rank = len(shape)
     if Ellipsis in key:
         key = filled(key, rank)
@@ -86,17 +108,6 @@ def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> 
     for dim, k in enumerate(key):
         size, stride = shape[dim], strides[dim]
         if type(k) is slice:
-            start, stop = k.start, k.stop
-            # The cases that kernels write; this runs for every view of every instruction.
-            if k.step is None and start is None and stop is None:
-                new_shape.append(size)
-                new_strides.append(stride)
-                continue
-            if k.step is None and type(start) is int and type(stop) is int and 0 <= start < stop <= size:
-                offset += start * stride
-                new_shape.append(stop - start)
-                new_strides.append(stride)
-                continue
             start, stop, step = _bounds(k, size, dim)
             offset += start * stride
             new_shape.append((stop - start + step - 1) // step)
