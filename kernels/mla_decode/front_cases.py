@@ -38,12 +38,16 @@ class FrontCase:
         return self.attention.name
 
     @property
+    def front(self) -> FrontDims:
+        """Its own sizes as the plan takes them."""
+        return FrontDims(self.q_lora, self.nope, self.input_norm)
+
+    @property
     def plan(self) -> Plan:
         """The plan of the whole step."""
-        front = FrontDims(self.q_lora, self.nope, self.input_norm)
         case = self.attention
         chip = hardware.get(case.target)
-        return plan.make(case.dims, chip, case.dma_transposed_chunks, front, case.group_tokens, case.schedule)
+        return plan.make(case.dims, chip, case.dma_transposed_chunks, self.front, case.group_tokens, case.schedule)
 
 
 FRONT_CORNERS = (

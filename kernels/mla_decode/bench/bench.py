@@ -23,7 +23,7 @@ from tools.bench import comparison, predicted, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, require_stdout
 from tools.bench.files import caller_path, whole_file
 from tools.bench.progress import progress
-from tools.bench.tables import show
+from tools.bench.tables import note, show
 
 OK, OUT_OF_TOLERANCE = 0, 1
 KERNEL = "mla_decode"
@@ -35,6 +35,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/mla_decode:bench
   bazel run //kernels/mla_decode:bench -- --suite batch --no-numerics
   bazel run //kernels/mla_decode:bench -- --suite tp --dma-chunks 1 --json tp.json
+  bazel run //kernels/mla_decode:bench -- --policy best --target trn3
   bazel run //kernels/mla_decode:bench -- --ablate head_major --ablate latent_bands
   bazel run //kernels/mla_decode:bench -- --report step.html --trace step.json --compare last_week.json
 
@@ -64,6 +65,12 @@ def _bench(options: argparse.Namespace) -> int:
         shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule)
         for case in time_files.chosen_cases(options, shapes.SUITES[options.suite])
     ]
+    notes = []
+    if options.policy == "best":
+        if options.ablate or options.group or options.dma_chunks is not None:
+            raise ValueError("--policy best excludes --ablate, --group and --dma-chunks: it chooses them")
+        found = [shapes.of_least_time(case) for case in chosen]
+        chosen, notes = [case for case, _ in found], [note(why) for _, why in found]
     plans = [case.plan for case in chosen]
     files = time_files.from_options(options, [(planned.hardware.name, planned.dims.cores) for planned in plans])
     before = comparison.from_options(options, KERNEL)
@@ -78,7 +85,7 @@ def _bench(options: argparse.Namespace) -> int:
     times = [result.predicted for result in results]
     files.write([time_report.report(result) for result in results], [one.point for one in times])
     now = {one.point.name: one.ns for one in times}
-    show([*tables.results(results), *comparison.tables(before, now)], WIDTH)
+    show([*tables.results(results), *notes, *comparison.tables(before, now)], WIDTH)
     accepted = all(result.values is None or result.values.accepted for result in results)
     return OK if accepted and not comparison.slower(before, now) else OUT_OF_TOLERANCE
 
@@ -121,7 +128,12 @@ def _parser() -> OneLineParser:
     parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
     parser.add_argument("--target", help="trn2 or trn3 (default: the suite's)")
     parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
-    parser.add_argument("--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: 0)")
+    parser.add_argument(
+        "--policy", choices=("rule", "best"), default="rule", help="best: plans of least predicted time (default: rule)"
+    )
+    parser.add_argument(
+        "--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: the plan's choice)"
+    )
     parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
     parser.add_argument(
         "--ablate",

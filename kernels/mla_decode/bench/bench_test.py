@@ -127,3 +127,16 @@ def test_every_byte_has_a_purpose(monkeypatch):
     monkeypatch.setitem(measure._READ, "tables", ("prior_rows",))
     with pytest.raises(AssertionError, match=r"bytes of .* have no purpose"):
         measure.run_without_values(SMALL[0].plan)
+
+
+def test_the_policy_that_searches_says_what_it_found(capsys):
+    assert bench.main(["--policy", "best", "--no-numerics"]) == bench.OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "small: least predicted time of" in shown
+
+
+def test_a_policy_excludes_what_it_chooses(capsys):
+    with pytest.raises(SystemExit) as end:
+        bench.main(["--policy", "best", "--group", "2"])
+    assert end.value.code == 2
+    assert "--policy best excludes --ablate, --group and --dma-chunks" in capsys.readouterr().err

@@ -7,16 +7,17 @@ from dataclasses import dataclass
 
 import torch
 
+from common import hardware
 from devicetime import report
 from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
-from kernels.mla_decode import cases, compare, front_cases, reference, run
+from kernels.mla_decode import cases, compare, front_cases, policy, reference, run
 from kernels.mla_decode.bench import measure
 from kernels.mla_decode.bench.measure import Measurement
 from kernels.mla_decode.cases import Case
 from kernels.mla_decode.config import Schedule
 from kernels.mla_decode.front_cases import FrontCase
-from kernels.mla_decode.plan import Plan
+from kernels.mla_decode.plan import DEFAULT_SCHEDULE, Plan
 from tools.bench import predicted
 from tools.bench.predicted import Predicted
 
@@ -110,6 +111,23 @@ def adapted(
         group_tokens=case.group_tokens if group is None else group,
         schedule=schedule,
     )
+
+
+def of_least_time(case: Case | FrontCase) -> tuple[Case | FrontCase, str]:
+    """The case with the group and DMA transposes of least predicted time, and what the search says of them.
+
+    Raises:
+        ValueError: as `policy.best`.
+    """
+    front = case.front if isinstance(case, FrontCase) else None
+    attention = case.attention if isinstance(case, FrontCase) else case
+    choice = policy.best(attention.dims, hardware.get(attention.target), front, time_of=_predicted_ns)
+    chunks, group = choice.plan.dma_transposed_chunks, choice.plan.group_tokens
+    return adapted(case, None, None, chunks, group, DEFAULT_SCHEDULE), f"{case.name}: {choice.why}"
+
+
+def _predicted_ns(planned: Plan) -> float:
+    return predicted.timeline(measure.run_without_values(planned).cores, planned.hardware).total_ns
 
 
 def bench(case: Case | FrontCase, planned: Plan, *, values: bool) -> Result:
