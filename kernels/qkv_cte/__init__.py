@@ -2,6 +2,7 @@
 
 from kernels.qkv_cte import plan as plan
 from kernels.qkv_cte import reference as reference
+from kernels.qkv_cte.choice import Choice as Choice
 from kernels.qkv_cte.entry import qkv as qkv
 from kernels.qkv_cte.interface import NormType as NormType
 from kernels.qkv_cte.interface import QKNormConfig as QKNormConfig

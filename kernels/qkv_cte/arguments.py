@@ -6,19 +6,21 @@ own, waited for in every layer: weights are checked there when they are loaded.
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from common import hardware
+from common import hardware, schedule
 from common.budget import BudgetError
 from common.checks import require_int
 from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
 from kernels.qkv_cte import plan
-from kernels.qkv_cte.config import S_TILE, NormRopePass
+from kernels.qkv_cte.choice import Choice
+from kernels.qkv_cte.config import S_TILE, SEED_FLOW, NormRopePass
 from kernels.qkv_cte.dims import H_MULTIPLE, Dims
 from kernels.qkv_cte.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.plan import Plan
@@ -236,16 +238,29 @@ def require_layout(output_layout: Any, head_dim: int) -> None:
         raise ValueError(f"head_dim is {head_dim}; accepted with QKVOutputLayout.NBSd: {NBSD_HEAD_DIM}")
 
 
-def make_plan(dims: Dims, chip: Hardware, norm_rope: NormRopePass | None, nbsd_head_dim: int) -> Plan:
-    """The plan of a call.
+def make_plan(
+    dims: Dims, chip: Hardware, norm_rope: NormRopePass | None, nbsd_head_dim: int, choice: Any = None
+) -> Plan:
+    """The plan of a call; by the seed's rule where `choice` is None.
 
     Raises:
-        ValueError: rows are too wide for SBUF, in the projection or in the norm and RoPE pass.
+        TypeError, ValueError: rows are too wide for SBUF, in the projection or in the norm and RoPE pass; or the
+            choice is none for these sizes.
     """
+    if choice is None:
+        rule, flow = schedule.choose, SEED_FLOW
+    else:
+        if not isinstance(choice, Choice):
+            raise TypeError(f"choice is a {type(choice).__name__}; accepted: a Choice, such as Plan.choice, or None")
+        choice = Choice.from_integers(choice.integers())
+        rule = functools.partial(schedule.force, degree=choice.degree, resident_h_tiles=choice.resident_h_tiles)
+        flow = choice.flow
     try:
-        return plan.make(dims, chip, norm_rope=norm_rope, nbsd_head_dim=nbsd_head_dim)
+        return plan.make(dims, chip, rule, norm_rope, nbsd_head_dim, flow)
     except BudgetError as error:
         raise ValueError(f"packed_hidden of H = {dims.hidden} and weight of I = {dims.width}: {error}") from None
+    except ValueError as error:
+        raise ValueError(f"choice does not suit these sizes: {error}" if choice else str(error)) from None
 
 
 def require_tensor(

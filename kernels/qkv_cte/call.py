@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kernels.qkv_cte import arguments, pass_plan
+from kernels.qkv_cte.choice import Choice
 from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
 
 
@@ -29,6 +30,7 @@ def kernel_operands(
     replica_groups: tuple[tuple[int, ...], ...] | None = None,
     output_layout: QKVOutputLayout = QKVOutputLayout.BSD,
     *,
+    choice: Choice | None = None,
     target: str,
     lnc: int,
 ) -> tuple[Any, ...]:
@@ -68,7 +70,7 @@ def kernel_operands(
         eps=norm_eps if qk_norm_pre_rope is None else qk_norm_pre_rope.eps,
     )
     nbsd_head_dim = segments.head_dim if output_layout is QKVOutputLayout.NBSd else 0
-    config = arguments.make_plan(dims, chip, norm_rope, nbsd_head_dim).config
+    config = arguments.make_plan(dims, chip, norm_rope, nbsd_head_dim, choice).config
     before = (packed_hidden, weight, weight_scales, bias)
     after = (qk_norm_pre_rope_q_gamma, qk_norm_pre_rope_k_gamma, cos_cache, sin_cache)
     return (*map(_dense, before), config, *map(_dense, after))

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 from collections.abc import Sequence
 
+from common.checks import require_int
 from common.schedule import Schedule
 from kernels.qkv_cte.config import (
     BANK_COLUMNS,
@@ -55,6 +56,8 @@ def require_flow(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, stages:
     if flow.early and (dims.format.name != ROW_MX or stages != NO_STAGES):
         raise ValueError("flow.early is True; accepted: False, but for row-scaled fp8 without further stages")
     scaled = norm_rope is not None and norm_rope.sum_columns > 0
+    require_int("flow.chunk_buffers", flow.chunk_buffers, at_least=1)
+    require_int("flow.scalar_every", flow.scalar_every, at_least=0)
     most = dims.s_tiles if flow.early and scaled else 0
     if not 0 <= flow.kept_tiles <= most:
         raise ValueError(f"flow.kept_tiles is {flow.kept_tiles}; accepted: 0 to {most}")

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import torch
 
 from kernels.qkv_cte import arguments, launch
+from kernels.qkv_cte.choice import Choice
 from kernels.qkv_cte.interface import NormType, QKNormConfig, QKVOutputLayout
 
 Member = TypeVar("Member", bound=enum.Enum)
@@ -38,6 +39,7 @@ def _eager(
     ranks_per_group: int = 0,
     output_layout: str = "BSD",
     *,
+    choice: list[int] | None = None,
     target: str = "trn3",
     lnc: int = 2,
 ) -> torch.Tensor:
@@ -62,6 +64,7 @@ def _eager(
         norm_eps=norm_eps,
         replica_groups=None if replica_ranks is None else groups_of(replica_ranks, ranks_per_group),
         output_layout=member(QKVOutputLayout, output_layout),
+        choice=None if choice is None else Choice.from_integers(choice),
     )
 
 
@@ -110,6 +113,8 @@ def traced(target: str, lnc: int, **call: Any) -> torch.Tensor:
     call = {name: value.detach() if _wants_gradient(value) else value for name, value in call.items()}
     norms, groups = call.pop("qk_norm_pre_rope"), call.pop("replica_groups")
     arguments.require_replica_groups(groups)
+    if call["choice"] is not None:
+        call["choice"] = call["choice"].integers()
     names = {}
     if norms is not None:
         names = {"q_norm": norms.q_norm and norms.q_norm.name, "k_norm": norms.k_norm and norms.k_norm.name}

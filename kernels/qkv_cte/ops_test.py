@@ -5,8 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.qkv_cte import NormType, QKNormConfig, QKVOutputLayout, ops, row_mx_qkv_proj
+from kernels.qkv_cte import Choice, NormType, QKNormConfig, QKVOutputLayout, ops, row_mx_qkv_proj
 from kernels.qkv_cte.cases import Case
+from kernels.qkv_cte.config import Flow
 from kernels.qkv_cte.norm_rope_cases import NormRopeCase, normal_operands
 
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -126,6 +127,15 @@ def norm_rope_at(call, seqlen):
     return dataclasses.replace(call, case=dataclasses.replace(call.case, seqlen=seqlen))
 
 
+def test_a_choice_survives_tracing():
+    layer = Layer(CALLS[1])
+    plain = layer(layer.x)
+    layer.named["choice"] = Choice(2, 1, Flow(early=True, kept_tiles=2, scalar_every=2))
+    found = torch.compile(layer, backend="aot_eager", fullgraph=True)(layer.x)
+    assert torch.equal(found, layer(layer.x))
+    assert not torch.equal(found, plain)
+
+
 def test_parameters_that_want_gradients_are_taken():
     layer = Layer(CALLS[0])
     layer.positional[2] = torch.nn.Parameter(layer.positional[2])
@@ -145,6 +155,7 @@ def test_parameters_that_want_gradients_are_taken():
         ({"k_gamma": None}, "qk_norm_pre_rope_k_gamma is None; accepted with"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0; accepted: a finite number above 0"),
         ({"lnc": 3}, "lnc is 3; accepted: 1 or 2"),
+        ({"choice": [1, 2]}, "choice has 2 integers; accepted: 8, of"),
         ({"target": "trn2"}, "target is 'trn2'; accepted: 'trn3'"),
     ],
 )

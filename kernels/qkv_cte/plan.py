@@ -12,6 +12,7 @@ from common.hardware import Hardware
 from common.schedule import Demand, Schedule
 from common.tiling import ceil_div, round_up, tiles
 from kernels.qkv_cte import flow_plan, pass_plan, stage_plan
+from kernels.qkv_cte.choice import Choice
 from kernels.qkv_cte.config import (
     DEQUANT_BUFFERS,
     EARLY_BUFFERS,
@@ -135,6 +136,11 @@ class Plan:
             head_buffers=stage_plan.head_buffers(self.dims, self.stages),
             shared_columns=self.dims.width if self.dims.column_unit else 0,
         )
+
+    @property
+    def choice(self) -> Choice:
+        """What makes this plan again from the same call."""
+        return Choice(self.schedule.degree, self.schedule.resident_h_tiles, self.flow)
 
     def __str__(self) -> str:
         chosen = self.schedule

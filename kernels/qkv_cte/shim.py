@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from kernels.qkv_cte import launch, ops
+from kernels.qkv_cte.choice import Choice
 from kernels.qkv_cte.interface import QKNormConfig, QKVOutputLayout
 
 
@@ -26,6 +27,7 @@ def row_mx_qkv_proj(
     replica_groups: tuple[tuple[int, ...], ...] | None = None,
     output_layout: QKVOutputLayout = QKVOutputLayout.BSD,
     *,
+    choice: Choice | None = None,
     target: str = "trn3",
     lnc: int = 2,
 ) -> torch.Tensor:
@@ -59,6 +61,7 @@ def row_mx_qkv_proj(
         replica_groups: tuple of tuples of ranks for the norm's all-reduce, each rank of the call's world in one of
             them; None where this rank holds all heads.
         output_layout: of the result; NBSd needs a head_dim of 128.
+        choice: how the call runs, such as `choice` of a plan that `policy.best` found; None for the seed's rule.
         target: "trn3"; the products of this kernel do not exist on "trn2".
         lnc: cores that share the call, 1 or 2; each takes half of the tokens.
 
@@ -90,4 +93,5 @@ def row_mx_qkv_proj(
         norm_eps=norm_eps,
         replica_groups=replica_groups,
         output_layout=output_layout,
+        choice=choice,
     )

@@ -10,6 +10,7 @@ import torch
 import nki
 from common import row_mx
 from kernels.qkv_cte import (
+    Choice,
     NormType,
     QKNormConfig,
     QKVOutputLayout,
@@ -21,6 +22,7 @@ from kernels.qkv_cte import (
     row_mx_qkv_proj_ranks,
 )
 from kernels.qkv_cte.cases import Case
+from kernels.qkv_cte.config import Flow
 from kernels.qkv_cte.kernel import row_mx_projection
 
 CASE = Case("shim", 6, 256, 2, "full", num_kv_heads=1, head_dim=96, lnc=2)
@@ -94,6 +96,7 @@ def test_interface_is_the_seeds():
         "norm_eps",
         "replica_groups",
         "output_layout",
+        "choice",
         "target",
         "lnc",
     ]
@@ -124,6 +127,23 @@ def test_the_kernel_gets_dense_tensors(monkeypatch):
     for tensor, given in zip(operands, operands_of(call), strict=False):
         assert tensor.is_contiguous()
         assert torch.equal(tensor.view(torch.uint8), given.contiguous().view(torch.uint8))
+
+
+def test_a_choice_is_how_the_call_runs(monkeypatch):
+    """What a plan's choice says reaches the kernel, and the values are those of the sizes, whatever it is."""
+    case = Case("choice", 270, 1152, 2, "full", num_kv_heads=1, lnc=2)
+    call = arguments(case, **norm_arguments(qk_norm_pre_rope_q_gamma=torch.ones(1, 256)))
+    call["qk_norm_pre_rope_k_gamma"] = torch.ones(1, 128)
+    choice = Choice(1, 1, Flow(early=True, kept_tiles=1, pass_buffers=1, chunk_buffers=3, scalar_every=2))
+    expected, found = row_mx_qkv_proj(**call), row_mx_qkv_proj(**call, choice=choice)
+    assert not torch.equal(found, expected)
+    assert (found.double() - expected.double()).norm() < 2.0**-8 * expected.double().norm()
+    assert torch.equal(found[..., 384:], expected[..., 384:])
+    monkeypatch.setattr(nki, "simulate", lambda _: lambda *operands: operands)
+    config = row_mx_qkv_proj(**call, choice=choice)[4]
+    assert (config.blocks[0].num_tiles, config.resident_h_tiles, config.chunk_buffers) == (1, 1, 3)
+    assert config.flow == choice.flow
+    assert Choice.from_integers(choice.integers()) == choice
 
 
 def test_channels_that_are_broadcast_already_are_taken():
@@ -496,6 +516,18 @@ PARAMETERS = [
         ValueError,
         r"replica_groups is .* and torch.distributed is not initialised; accepted: None, a gloo process group",
     ),
+    # How the call runs.
+    ({"choice": [1, 2]}, TypeError, "choice is a list; accepted: a Choice, such as Plan.choice, or None"),
+    ({"choice": Choice(9, 0)}, ValueError, "choice does not suit these sizes: degree must be at most 1"),
+    ({"choice": Choice(1, 9)}, ValueError, "choice does not suit these sizes: resident_h_tiles must be at most 1"),
+    ({"choice": Choice(1, -1)}, ValueError, "an integer of choice must be at least 0, got -1"),
+    ({"choice": Choice(1, 1, Flow(early=True))}, ValueError, "choice does not suit these sizes: flow.early is True"),
+    (
+        {"choice": Choice(1, 0, Flow(chunk_buffers=0))},
+        ValueError,
+        "choice .*: flow.chunk_buffers must be at least 1",
+    ),
+    ({"choice": Choice(1.5, 0)}, TypeError, "an integer of choice must be an integer, got 1.5"),  # type: ignore[arg-type]
     # Unknown and missing ones.
     ({"scales": 1}, TypeError, ".* unexpected keyword argument 'scales'"),
 ]

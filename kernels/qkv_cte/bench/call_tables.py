@@ -61,7 +61,7 @@ def as_dict(result: CallResult) -> dict[str, Any]:
         "name": result.call.case.name,
         "policy": result.plan.policy,
         "plan": {"chosen": policy.name_of(result.plan), "why": list(result.plan.policy_why)},
-        "flow": dataclasses.asdict(result.plan.flow),
+        "choice": result.plan.choice.integers(),
         "predicted_ns": round(result.ns, 1),
         "seed_ns": round(result.seed_ns, 1),
         "naive_ns": round(result.naive_ns, 1),

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from common.hardware import TRN3
-from kernels.qkv_cte import policy
+from kernels.qkv_cte import Choice, policy
 from kernels.qkv_cte.bench import bench, call_tables, calls
 from kernels.qkv_cte.cases import Case
 from kernels.qkv_cte.norm_rope_cases import NormRopeCase
@@ -64,7 +64,7 @@ def test_tables_and_json_say_what_was_chosen_and_why(results, capsys):
     document = json.loads(json.dumps(call_tables.as_dict(best)))
     assert document["policy"] == "best"
     assert document["plan"]["why"] == list(best.plan.policy_why)
-    assert document["flow"]["early"] is True
+    assert Choice.from_integers(document["choice"]) == best.plan.choice
 
 
 def test_the_command(capsys, tmp_path):
