@@ -88,7 +88,7 @@ def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: S
         for values, outcome in zip(chosen, waiting, strict=True):
             announce(" ".join(f"{name} {BY_PLAN if values[name] is None else values[name]}" for name in varied))
             outcomes.append(outcome())
-    if results.best(outcomes) is None:
+    if not results.fastest(outcomes):
         print(f"plan: no point of the sweep has a plan; the first: {outcomes[0].refusal}", file=sys.stderr)
         return NO_PLAN
     _write(options, outcomes)

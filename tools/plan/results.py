@@ -11,10 +11,12 @@ from typing import Any
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
 
 from tools.bench.tables import new_table, note
 from tools.plan.points import BY_PLAN, Outcome
+from tools.plan.subjects import SUBJECTS
 
 KIB, MIB = 2**10, 2**20
 MOST_LINES = 8
@@ -27,15 +29,24 @@ def swept(outcomes: Sequence[Outcome]) -> list[str]:
     return [name for name in first if any(outcome.values[name] != first[name] for outcome in outcomes)]
 
 
-def best(outcomes: Sequence[Outcome]) -> Outcome | None:
-    """The fastest, the first one of several; None where no point has a plan."""
-    planned = [outcome for outcome in outcomes if outcome.ns is not None]
-    return min(planned, key=lambda outcome: outcome.ns or 0.0, default=None)
+def fastest(outcomes: Sequence[Outcome]) -> dict[tuple[int | None, ...], Outcome]:
+    """By the sizes of a point (see `sizes_of`), the fastest, the first one of several; none where no plan fits."""
+    found: dict[tuple[int | None, ...], Outcome] = {}
+    for outcome in outcomes:
+        other = found.get(sizes_of(outcome))
+        if outcome.ns is not None and (other is None or outcome.ns < (other.ns or 0.0)):
+            found[sizes_of(outcome)] = outcome
+    return found
+
+
+def sizes_of(outcome: Outcome) -> tuple[int | None, ...]:
+    """The sizes of a point: what is compared has the same."""
+    return tuple(outcome.values[knob.name] for knob in SUBJECTS[outcome.kernel].knobs if knob.size)
 
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
     """A row per point: the swept knobs, what the plan chose, the predicted time."""
-    knobs, fastest = swept(outcomes), best(outcomes)
+    knobs, best = swept(outcomes), fastest(outcomes)
     chosen = [name for name in _chosen(outcomes) if name not in knobs]
     compared = ["x best", ""] if len(outcomes) > 1 else []
     columns = [*knobs, *chosen, "µs", "limit", "share", "PE busy", "HBM MiB", "SBUF KiB", *compared]
@@ -43,18 +54,18 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
     for outcome in outcomes:
         cells = [_value(outcome.values[name]) for name in knobs]
         cells += [str(outcome.chosen.get(name, "")) for name in chosen]
-        if outcome.predicted is None or fastest is None:
+        if outcome.predicted is None:
             made.add_row(*cells, *[""] * (len(columns) - len(cells) - 1), "no plan")
             continue
-        found, ns, least = outcome.predicted, outcome.ns or 0.0, fastest.ns or 1.0
+        found, ns, least = outcome.predicted, outcome.ns or 0.0, best[sizes_of(outcome)]
         cells += [f"{ns / 1e3:,.1f}", found["limit"], f"{found['share_of_limit']:.0%}", f"{found['tensor_busy']:.0%}"]
         cells += [f"{outcome.hbm_bytes / MIB:,.1f}", f"{outcome.sbuf_bytes / KIB:,.1f}"]
         if compared:
-            cells += [f"{ns / least:.3f}", "best" if outcome is fastest else ""]
+            cells += [f"{ns / (least.ns or 1.0):.3f}", "best" if outcome is least else ""]
         made.add_row(*cells)
     yield made
     refused = " The CSV and JSON files say why a point has no plan." if any(one.refusal for one in outcomes) else ""
-    yield note(f"Predicted by the device-time model; no Trainium was used.{refused}")
+    yield note(f"Predicted by the device-time model; no Trainium was used. Best: of the same sizes.{refused}")
 
 
 def _chosen(outcomes: Sequence[Outcome]) -> list[str]:
@@ -97,7 +108,7 @@ def plot_png(outcomes: Sequence[Outcome]) -> bytes:
         ValueError: nothing was swept, nothing has a plan, or there are too many lines.
     """
     knobs = swept(outcomes)
-    if not knobs or best(outcomes) is None:
+    if not knobs or not fastest(outcomes):
         raise ValueError("there is nothing to plot; accepted: a sweep with at least one plan")
     across = max(knobs, key=lambda name: len({outcome.values[name] for outcome in outcomes}))
     lines: dict[str, list[tuple[int, float]]] = {}
@@ -115,6 +126,7 @@ def plot_png(outcomes: Sequence[Outcome]) -> bytes:
         axes.plot(*zip(*sorted(points), strict=True) if points else ((), ()), "o-", ms=4, lw=1.4, label=label)
     axes.set(xlabel=across, ylabel="predicted µs")
     axes.set_ylim(bottom=0)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_title(f"{outcomes[0].kernel} on {outcomes[0].target}", size=10)
     axes.grid(color="#eceff3")
     if any(lines):

@@ -22,12 +22,14 @@ class Knob:
         default: None where the plan chooses.
         at_least: the least value.
         help: what it is.
+        size: whether it is a size; points are compared where all sizes are equal.
     """
 
     name: str
     default: int | None
     at_least: int
     help: str
+    size: bool = False
 
 
 @dataclass(frozen=True)

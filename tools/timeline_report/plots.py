@@ -6,6 +6,7 @@ The same input gives the same bytes, with one version of matplotlib.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -40,10 +41,11 @@ def roofline_png(points: Sequence[Point]) -> bytes:
     axes.plot([low, ridge], [low * bandwidth, ridge * bandwidth], color=_GREY, lw=1.2)
     said = f"HBM {bandwidth * 1e3:,.0f} GB/s"
     axes.annotate(said, (low, low * bandwidth), (10, 0), textcoords="offset points", size=8)
-    for point in points:
-        rate = point.flops_per_s / 1e12
-        axes.plot(point.intensity, rate, "o", color=_BLUE, ms=6)
-        axes.annotate(point.name, (point.intensity, rate), (7, -3), textcoords="offset points", size=8)
+    for number, (label, x, y) in enumerate(_together(points)):
+        axes.plot(x, y, "o", color=_BLUE, ms=6)
+        # Above and below by turns: neighbours are often closer than their names are long.
+        below = -15 if number % 2 else 7
+        axes.annotate(label, (x, y), (0, below), textcoords="offset points", size=8, ha="center")
     axes.set(xscale="log", yscale="log", xlim=(low, high), xlabel="FLOP per byte of HBM", ylabel="TFLOP/s")
     axes.set_title(f"Roofline on {first.hardware.name}, cores: {first.cores}, predicted", size=10)
     for axis in (axes.xaxis, axes.yaxis):
@@ -53,8 +55,20 @@ def roofline_png(points: Sequence[Point]) -> bytes:
     return _png(figure)
 
 
+def _together(points: Sequence[Point]) -> list[tuple[str, float, float]]:
+    """(names, FLOP per byte, TFLOP/s) from left to right, points of one place as one."""
+    places: dict[tuple[float, float], list[Point]] = {}
+    for point in sorted(points, key=lambda point: point.intensity):
+        place = round(math.log10(point.intensity), 2), round(math.log10(point.flops_per_s), 2)
+        places.setdefault(place, []).append(point)
+    return [
+        (", ".join(point.name for point in here), here[0].intensity, here[0].flops_per_s / 1e12)
+        for here in places.values()
+    ]
+
+
 def occupancy_png(timeline: Timeline, title: str) -> bytes:
-    """Core 0: share of time that each engine and the DMA queues are busy, then bytes of SBUF and banks of PSUM."""
+    """Core 0: how busy each engine is, whether any DMA queue is, then bytes of SBUF and banks of PSUM."""
     total_us = (timeline.total_ns or 1.0) / 1e3
     names = _engine_names(timeline)
     figure = Figure(figsize=(8.4, 4.4), layout="constrained")
@@ -73,24 +87,27 @@ def occupancy_png(timeline: Timeline, title: str) -> bytes:
 
 
 def _engine_names(timeline: Timeline) -> list[tuple[str, list[int]]]:
-    """Rows of core 0, top down, with their tracks."""
+    """Rows of core 0, top down, with their tracks; of tracks that nothing uses those of engines."""
     rows: dict[str, list[int]] = {}
+    used = set(timeline.track.tolist())
     for number, track in enumerate(timeline.tracks):
-        if track.core == 0:
+        if track.core == 0 and (number in used or track.kind is TrackKind.engine):
             name = "DMA queues" if track.kind is TrackKind.dma_queue else track.short_name
             rows.setdefault(name, []).append(number)
     return list(rows.items())
 
 
 def _busy(timeline: Timeline, tracks: list[int]) -> np.ndarray:
-    """Share of each of `_BINS` parts of the time that the tracks are held, on average."""
+    """Share of each of `_BINS` parts of the time that any of the tracks is held."""
     chosen = np.isin(timeline.track, tracks)
     scale = _BINS / (timeline.total_ns or 1.0)
-    start, end = timeline.start_ns[chosen] * scale, timeline.end_ns[chosen] * scale
+    start, reached = timeline.start_ns[chosen] * scale, np.maximum.accumulate(timeline.end_ns[chosen] * scale)
+    begins = np.ones(len(start), bool)
+    begins[1:] = start[1:] > reached[:-1]
     edges = np.arange(_BINS + 1)
-    # Time held before each edge: of an event, what of it lies before.
-    held = _before(edges, start) - _before(edges, end)
-    return np.diff(held) / len(tracks)
+    # Time held before each edge: of a stretch without a gap, what of it lies before.
+    held = _before(edges, start[begins]) - _before(edges, reached[np.roll(begins, -1)])
+    return np.diff(held)
 
 
 def _before(edges: np.ndarray, times: np.ndarray) -> np.ndarray:

@@ -1,5 +1,6 @@
 """PNG plots: whole, small, the same each time, and busy shares against a plain loop."""
 
+import dataclasses
 import io
 
 import numpy as np
@@ -35,9 +36,18 @@ def test_busy_shares():
     timeline = synthetic.timeline(500)
     found = plots._busy(timeline, [0, 1])
     width = timeline.total_ns / len(found)
-    expected = np.zeros(len(found))
+    # Times are whole nanoseconds: whether any of the tracks is held in each of them.
+    held = np.zeros(int(timeline.total_ns))
     for event in np.flatnonzero(timeline.track <= 1):
-        for part in range(len(found)):
-            low, high = max(timeline.start_ns[event], part * width), min(timeline.end_ns[event], (part + 1) * width)
-            expected[part] += max(high - low, 0) / width / 2
-    assert found == pytest.approx(expected, abs=1e-9)
+        held[int(timeline.start_ns[event]) : int(timeline.end_ns[event])] = 1
+    edges = np.arange(len(found) + 1) * width
+    before = np.interp(edges, np.arange(len(held) + 1), np.concatenate([[0], np.cumsum(held)]))
+    assert found == pytest.approx(np.diff(before) / width, abs=1e-9)
+    assert 0 < found.mean() < 1
+
+
+def test_points_of_one_place_share_a_label():
+    other = dataclasses.replace(POINT, name="other", seconds=1e-3)
+    same = dataclasses.replace(POINT, name="same")
+    places = plots._together([POINT, other, same])
+    assert [label for label, _, _ in places] == ["self_tp4, same", "other"]

@@ -15,8 +15,8 @@ def report(result: Result) -> Report:
     """The report of a shape's predicted run."""
     planned, dims = result.plan, result.plan.dims
     sizes = (
-        f"{dims.n_tokens} tokens, {dims.n_heads} heads, {dims.n_prior:,} keys, "
-        f"{dims.cores} cores of {planned.hardware.name}"
+        f"tokens {dims.n_tokens}, heads {dims.n_heads}, keys {dims.n_prior:,}, "
+        f"cores {dims.cores} of {planned.hardware.name}"
     )
     schedule = Table(
         "Schedule of each core",

@@ -18,8 +18,8 @@ def report(result: ShapeResult) -> Report:
     planned = result.shape.plan
     dims, chosen = planned.dims, planned.schedule
     sizes = (
-        f"{dims.batch} x {dims.seqlen:,} tokens, {dims.hidden:,} to {dims.width:,} columns, "
-        f"{dims.cores} cores of {planned.hardware.name}"
+        f"tokens {dims.batch} x {dims.seqlen:,}, columns {dims.hidden:,} to {dims.width:,}, "
+        f"cores {dims.cores} of {planned.hardware.name}"
     )
     schedule = Table(
         "Schedule of each core",
