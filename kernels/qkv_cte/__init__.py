@@ -8,6 +8,7 @@ from kernels.qkv_cte.interface import NormType as NormType
 from kernels.qkv_cte.interface import QKNormConfig as QKNormConfig
 from kernels.qkv_cte.interface import QKVOutputLayout as QKVOutputLayout
 from kernels.qkv_cte.interface import QuantizationType as QuantizationType
+from kernels.qkv_cte.mx_weights import mx_quantise_weight as mx_quantise_weight
 from kernels.qkv_cte.qkv_arguments import QKVArguments as QKVArguments
 from kernels.qkv_cte.ranks import row_mx_qkv_proj_ranks as row_mx_qkv_proj_ranks
 from kernels.qkv_cte.shim import row_mx_qkv_proj as row_mx_qkv_proj
