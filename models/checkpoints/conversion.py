@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 
 from models.checkpoints.errors import CheckpointError
@@ -119,7 +120,11 @@ def _resume(partial: Path, description: dict[str, Any], parts: Sequence[Part]) -
 def _write_part(path: Path, part: Part) -> dict[str, Any]:
     """Writes a part, whole or not at all; returns its manifest entry."""
     writing = path.with_name(path.name + _WRITING)
-    save_file(dict(part.make()), writing)
+    tensors = dict(part.make())
+    try:
+        save_file(tensors, writing)
+    except SafetensorError as error:
+        raise CheckpointError(f"{writing} cannot be written: {error}") from None
     _sync(writing)
     entry = {"bytes": writing.stat().st_size, "sha256": _sha256(writing)}
     writing.rename(path)

@@ -194,6 +194,14 @@ def test_a_place_that_cannot_be_written(tmp_path):
         convert(tmp_path / "file" / "out", DESCRIPTION, Made().parts())
 
 
+def test_a_part_that_cannot_be_written(out):
+    """As on a full disk: what safetensors raises is no OSError."""
+    (out.with_name("out.partial") / "part_1.safetensors.writing").mkdir(parents=True)
+    with pytest.raises(CheckpointError, match=r"part_1\.safetensors\.writing cannot be written: "):
+        convert(out, DESCRIPTION, Made().parts())
+    assert not out.exists()
+
+
 def test_manifest_has_hashes(out):
     convert(out, DESCRIPTION, Made().parts())
     manifest = json.loads((out / "manifest.json").read_text())

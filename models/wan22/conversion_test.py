@@ -1,5 +1,6 @@
 """Published checkpoints in, packed ones out: values, refusals, and memory."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -123,6 +124,17 @@ def test_wrong_checkpoints(published, tmp_path, change, words):
     with pytest.raises(CheckpointError, match=words):
         convert_checkpoint(changed(published, tmp_path, change), tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_what_diffusers_ignores_is_ignored(published, tmp_path):
+    extra = "blocks.0.attn2.norm_added_q.weight"
+    folder = changed(published, tmp_path, lambda tensors, name: tensors.update({extra: tensors[name][0].clone()}))
+    (index,) = folder.glob("*.index.json")
+    held = json.loads(index.read_text())
+    held["weight_map"][extra] = held["weight_map"]["blocks.0.ffn.net.2.weight"]
+    index.write_text(json.dumps(held))
+    convert_checkpoint(folder, tmp_path / "out")
+    assert not [name for name in open_wan(tmp_path / "out").checkpoint.tensors if "norm_added_q" in name]
 
 
 def test_tensors_of_another_model(tmp_path):
