@@ -68,7 +68,7 @@ def endings(function, names):
     # The first tensor on meta makes torch import what takes it long on a busy machine.
     slow = [HealthCheck.too_slow]
 
-    @settings(max_examples=150, deadline=None, derandomize=True, database=None, suppress_health_check=slow)
+    @settings(max_examples=60, deadline=None, derandomize=True, database=None, suppress_health_check=slow)
     @given(calls())
     def end(call):
         ended[how_it_ends(function, {name: call[name] for name in names})] += 1
@@ -91,11 +91,11 @@ def how_it_ends(function, call):
 
 def test_modulation_runs_or_is_refused():
     ended = endings(adaln_modulate, ("x", "scale", "shift", "eps", "quant", "lnc", "target"))
-    assert ended["ran"] > 30
-    assert ended["refused"] > 30
+    assert ended["ran"] > 10
+    assert ended["refused"] > 10
 
 
 def test_quantisation_runs_or_is_refused():
     ended = endings(row_quantize_packed, ("x", "lnc", "target"))
-    assert ended["ran"] > 30
-    assert ended["refused"] > 30
+    assert ended["ran"] > 10
+    assert ended["refused"] > 10
