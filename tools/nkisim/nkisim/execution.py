@@ -15,7 +15,6 @@ from nkisim import border, capacity, machine
 from nkisim.capacity import MemoryReport
 from nkisim.errors import DeadlockError, DivergenceError
 from nkisim.machine import Core, Launch
-from nkisim.numerics import background
 from nkisim.numerics.decode import DecodeCache
 from nkisim.options import Options
 from nkisim.ranks.meeting import World
@@ -165,7 +164,6 @@ def _execute(ranks: list[Rank]) -> list[Run]:
                 rank.launch.wait = functools.partial(_wait_in_turn, turns)
             turns.run()
     finally:
-        background.forget()
         machine.take_turn(before)
         if collecting:
             gc.enable()

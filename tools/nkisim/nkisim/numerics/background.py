@@ -2,7 +2,7 @@
 
 A product is cut into as many blocks of columns as torch has threads. The products of one tile stay in order within
 each block, and no sum is cut, so that results do not depend on the threads. Who needs a result computes blocks of it
-too.
+too. What nobody looks at is computed as well, and soon after a run nothing is left to do.
 """
 
 from __future__ import annotations
@@ -98,12 +98,6 @@ class Products:
                 self._issued.clear()
                 self._done = [0] * blocks
             _changed.notify_all()
-
-
-def forget() -> None:
-    """Leaves out what nobody has looked at: the run is over."""
-    with _changed:
-        _unfinished.clear()
 
 
 def _start_workers(wanted: int) -> None:

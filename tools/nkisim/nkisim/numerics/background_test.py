@@ -148,14 +148,23 @@ def test_a_kernel_gives_the_same_bits_whatever_the_threads(threads: int) -> None
     np.testing.assert_array_equal(found, run(_kernel, x, scale, order, options=Options(target="trn3")).outputs)
 
 
-def test_nothing_is_left_of_a_run(threads: int) -> None:
+def test_after_a_run_the_rest_is_computed_and_can_still_be_looked_at(threads: int) -> None:
+    kept = []
+
     def failing(x: Any, scale: Any) -> None:
-        _kernel(x, scale, (2, 2))
+        data, scales = nl.ndarray((32, 128), nl.float8_e4m3fn_x4), nl.ndarray((32, 128), nl.uint8)
+        nisa.dma_copy(data, x.view(nl.float8_e4m3fn_x4))
+        nisa.dma_copy(scales[0:4], scale)
+        kept.append(nl.ndarray((128, 128), nl.float32, buffer=nl.psum))
+        for _ in range(20):
+            nisa.nc_matmul_mx(kept[0], data, data, scales, scales)
         nisa.memset(nl.ndarray((8, 8), nl.float32)[3:5], 0)
 
-    x, scale = np.zeros((32, 128), np.uint32), np.full((4, 128), 127, np.uint8)
-    run(_kernel, x, scale, (2,), options=Options(target="trn3"))
-    assert not background._unfinished
+    x = np.full((32, 128), 0x38383838, np.uint32)  # ones
     with pytest.raises(PartitionError):
-        run(failing, x, scale, options=Options(target="trn3"))
+        run(failing, x, np.full((4, 128), 127, np.uint8), options=Options(target="trn3"))
+    assert (kept[0].array() == 20 * 128).all()
+    deadline = time.monotonic() + 10
+    while background._unfinished and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert not background._unfinished
