@@ -8,7 +8,8 @@ for the plan of least predicted time. It searches
     chunks     how far ahead streamed weights are loaded,
     kept       Q and K of as many S-tiles in SBUF as the plan leaves room for, or of all,
 and last, around the plan found, which banks the Scalar Engine evicts. A plan is not tried where the time of its
-products or of its HBM bytes alone is beyond the best time so far.
+products or of its HBM bytes alone is beyond the best time so far, nor where it reads more weights than the seed's plan:
+hidden behind products, that costs a call nothing, but HBM is its neighbours', too.
 """
 
 from __future__ import annotations
@@ -84,7 +85,11 @@ def best(
     first = seed(dims, hardware, norm_rope, nbsd_head_dim)
     seed_ns = time_of(first)
     chosen, shortest, tried, skipped = first, seed_ns, 1, 0
-    others = {str(other.config): other for other in _plans(dims, hardware, norm_rope, nbsd_head_dim)}
+    others = {
+        str(other.config): other
+        for other in _plans(dims, hardware, norm_rope, nbsd_head_dim)
+        if other.hbm.weights <= first.hbm.weights
+    }
     others.pop(str(first.config), None)
     for other in sorted(others.values(), key=bound_ns):
         if bound_ns(other) >= shortest:

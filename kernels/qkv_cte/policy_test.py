@@ -46,6 +46,7 @@ def test_best_is_faster_than_the_seed_and_runs(call):
     first = policy.seed(*arguments(call))
     assert made.policy == "best"
     assert predicted_ns(made) < predicted_ns(first)
+    assert made.hbm.weights <= first.hbm.weights
     assert f"{predicted_ns(made) / 1e3:,.1f} us" in made.policy_why[0]
     assert all(reason in str(made) for reason in made.policy_why)
     plan_checks.assert_exact(made)
