@@ -39,7 +39,9 @@ def nc_matmul_mx(
     """`dst = stationary.T @ moving` of block-scaled fp8 or fp4 operands, contracting partitions and lanes (trn3).
 
     A block of 8 partitions x 4 lanes shares one e8m0 scale. Scales of partition p lie in the quadrant of p, at row
-    `(p % 32) // 8` from the scale tile's start, which is 0, 4, 8 or 12 partitions into the quadrant.
+    `(p % 32) // 8` from the scale tile's start, which is 0, 4, 8 or 12 partitions into the quadrant. Scales are applied
+    before the products are taken, in fp32: an operand beyond its largest number is infinite here, also where the
+    other's scale would bring the product back, which no document tells.
 
     Args:
         dst: fp32 or bf16 tile in PSUM, (stationary columns, moving columns).
