@@ -72,7 +72,7 @@ class CoreWork:
         moves: an array of NODE, the transfers of these classes; transfers: the positions of records with a transfer.
         edges: between records.
         meets: the meetings that records take part in, by position.
-        operands, byte: what they touch, and where each allocation lies.
+        operands, partition, byte: what they touch, and where each allocation begins.
     """
 
     costs: np.ndarray
@@ -82,6 +82,7 @@ class CoreWork:
     edges: Edges
     meets: dict[int, meetings.Meeting]
     operands: Operands
+    partition: np.ndarray
     byte: np.ndarray
 
 
@@ -103,6 +104,7 @@ def of_core(report: CoreReport, rank: int, machine: Machine) -> CoreWork:
         edges=link(found, partition, byte, report, rows["track"][class_of]),
         meets=meetings.of_core(stream, rank, np.flatnonzero(_may_meet(kinds)[kind]).tolist()),
         operands=found,
+        partition=partition,
         byte=byte,
     )
 
@@ -130,7 +132,7 @@ def _classes(kind: np.ndarray, found: Operands, partition: np.ndarray) -> tuple[
     sums = np.concatenate([np.zeros(1, np.uint64), np.cumsum(_mix((found.pattern * 128 + row) * 8 + place + 1))])
     of_operands = sums[found.first_operand[1:]] - sums[found.first_operand[:-1]]
     mixed = of_operands + _mix(kind + (1 << 50))
-    _, first, class_of = np.unique(mixed, return_index=True, return_inverse=True)
+    class_of, first = operands.number_integers(mixed.view(np.int64))
     return class_of, first.tolist()
 
 

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from devicetime.compiled import compiled
 from nkisim.enums import MemoryRegion
 from nkisim.storage import Allocation, IndexedRegion, Region
 
@@ -84,12 +85,34 @@ def number(values: Iterable[Any], length: int) -> tuple[np.ndarray, list[Any]]:
 
 def number_objects(objects: Sequence[Any]) -> tuple[np.ndarray, list[Any]]:
     """As `number`, by identity."""
-    ids = np.fromiter(map(id, objects), np.int64, len(objects))
-    _, first, inverse = np.unique(ids, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    rank = np.empty(len(order), np.int64)
-    rank[order] = np.arange(len(order))
-    return rank[inverse], list(map(objects.__getitem__, first[order].tolist()))
+    found, first = number_integers(np.fromiter(map(id, objects), np.int64, len(objects)))
+    return found, list(map(objects.__getitem__, first.tolist()))
+
+
+@compiled
+def number_integers(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The number of each value among the distinct ones in order of appearance, and where each of these appears first.
+
+    A hash table, since sorting would cost several times as much.
+    """
+    slots = 16
+    while slots < 2 * len(values):
+        slots *= 2
+    table = np.full(slots, -1, np.int64)
+    found = np.empty(len(values), np.int64)
+    first = np.empty(len(values), np.int64)
+    distinct = 0
+    for n in range(len(values)):
+        mixed = values[n] * 0x2545F4914F6CDD1D
+        slot = (mixed ^ (mixed >> 29)) & (slots - 1)
+        while table[slot] >= 0 and values[first[table[slot]]] != values[n]:
+            slot = (slot + 1) & (slots - 1)
+        if table[slot] < 0:
+            table[slot] = distinct
+            first[distinct] = n
+            distinct += 1
+        found[n] = table[slot]
+    return found, first[:distinct].copy()
 
 
 def gather(ops: Sequence[str], reads: Sequence[tuple[Region, ...]], writes: Sequence[tuple[Region, ...]]) -> Operands:
@@ -99,18 +122,23 @@ def gather(ops: Sequence[str], reads: Sequence[tuple[Region, ...]], writes: Sequ
     """
     if "core_barrier" in ops:
         writes = tuple(r if op == "core_barrier" else w for op, w, r in zip(ops, writes, reads, strict=True))
-    objects: list[Region] = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
-    indexed = IndexedRegion in set(map(type, objects))
+    region, regions = _flat(reads, writes)
+    indexed = IndexedRegion in set(map(type, regions))
     if indexed:
         reads = tuple(map(_with_index_tiles, reads, writes))
-        objects = [*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))]
+        region, regions = _flat(reads, writes)
     records = len(ops)
     read_counts = np.fromiter(map(len, reads), np.int64, records)
     counts = read_counts + np.fromiter(map(len, writes), np.int64, records)
     first = np.concatenate([[0], np.cumsum(counts)])
     record = np.repeat(np.arange(records), counts)
-    is_write = np.arange(len(objects)) - first[record] >= read_counts[record]
-    return _located(record, is_write, objects, first, indexed)
+    is_write = np.arange(len(region)) - first[record] >= read_counts[record]
+    return _located(record, is_write, region, regions, first, indexed)
+
+
+def _flat(reads: Sequence[tuple[Region, ...]], writes: Sequence[tuple[Region, ...]]) -> tuple[np.ndarray, list[Region]]:
+    """The number of each operand's view, and the distinct views."""
+    return number_objects([*chain.from_iterable(chain.from_iterable(zip(reads, writes, strict=True)))])
 
 
 def _with_index_tiles(reads: tuple[Region, ...], writes: tuple[Region, ...]) -> tuple[Region, ...]:
@@ -119,9 +147,13 @@ def _with_index_tiles(reads: tuple[Region, ...], writes: tuple[Region, ...]) -> 
 
 
 def _located(
-    record: np.ndarray, is_write: np.ndarray, objects: list[Region], first: np.ndarray, any_indexed: bool
+    record: np.ndarray,
+    is_write: np.ndarray,
+    region: np.ndarray,
+    regions: list[Region],
+    first: np.ndarray,
+    any_indexed: bool,
 ) -> Operands:
-    region, regions = number_objects(objects)
     if not regions:
         none = np.zeros(0, np.int64)
         return Operands(record, is_write, none, none, Boxes(*[none] * 6), (), (), none, none, first)

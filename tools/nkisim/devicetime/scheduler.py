@@ -85,7 +85,7 @@ def schedule(work: Work, constants: Constants, dma_engines: int) -> np.ndarray:
         ValueError: nodes wait for each other.
     """
     nodes, edges = work.nodes, work.edges
-    order, first = by_node(edges["before"], len(nodes))
+    order, first = by_node(np.ascontiguousarray(edges["before"]), len(nodes))
     numbers = np.array([tuple(getattr(constants, name) for name in _NUMBERS.names or ())], _NUMBERS)[0]
     urgency, known = _ways(nodes, edges, order, first, numbers)
     if known < len(nodes):

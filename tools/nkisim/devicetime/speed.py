@@ -5,6 +5,7 @@ The stream is that of a matmul that loads both of its tiles for every product: h
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import time
 from collections.abc import Callable
@@ -15,7 +16,9 @@ import nki
 import nki.isa as nisa
 import nki.language as nl
 import nkisim
-from devicetime.predict import predict
+from devicetime import nodes, report, scheduler
+from devicetime.dependencies import link
+from devicetime.predict import Prediction, explain, predict
 
 _CALLS = 200_000
 _REPEATS = 7
@@ -46,6 +49,15 @@ def recorded(rows: int) -> nkisim.execution.Run:
     """A run without values, of 24.25 instructions per row."""
     lhs, rhs = (torch.empty(size, dtype=torch.float32, device="meta") for size in ((8192, rows), (8192, 8192)))
     return nkisim.run(matmul, lhs, rhs, options=nkisim.Options(target="trn2", numerics=False))
+
+
+def scheduled(prediction: Prediction) -> None:
+    """Everything after records have been read: edges, order, and the timeline."""
+    machine = prediction.machine
+    for core, its_report in zip(prediction.cores, prediction.reports, strict=True):
+        link(core.operands, core.partition, core.byte, its_report, core.costs["track"][core.class_of])
+    made = scheduler.schedule(nodes.merge(prediction.cores), machine.constants, machine.hardware.dma_engines_per_core)
+    report.timeline(dataclasses.replace(prediction, schedule=made))
 
 
 def shortest(function: Callable[[], object]) -> float:
@@ -80,9 +92,11 @@ def main() -> None:
         run = recorded(rows)
         instructions = len(run.cores[0].stream)
         seconds, bare = shortest(functools.partial(predict, run)), bare_call_seconds()
+        planned = shortest(functools.partial(scheduled, explain(run)))
         print(
-            f"{instructions:>7,} instructions: {seconds / instructions * 1e6:.2f} us each, "
-            f"{seconds / instructions / bare:.0f} bare calls of {bare * 1e9:.0f} ns"
+            f"{instructions:>7,} instructions, each {seconds / instructions * 1e6:.2f} us "
+            f"({seconds / instructions / bare:.0f} bare calls of {bare * 1e9:.0f} ns), of which scheduling "
+            f"{planned / instructions * 1e6:.2f} us ({planned / instructions / bare:.0f})"
         )
 
 
