@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common import row_mx
-from kernels.qkv_cte import NormType, QKNormConfig, QKVOutputLayout, row_mx_qkv_proj
+from kernels.qkv_cte import Choice, NormType, QKNormConfig, QKVOutputLayout, row_mx_qkv_proj
+from kernels.qkv_cte.config import Flow
 
 ACROSS_HEADS = NormType.RMS_NORM_ACROSS_HEADS
 FP8 = torch.float8_e4m3fn
@@ -28,6 +29,17 @@ anything = st.one_of(
     ),
     st.just(np.zeros((1, 4), np.float32)),
 )
+choices = st.sampled_from(
+    [
+        Choice(1, 1),
+        Choice(1, 0, Flow(chunk_buffers=3, scalar_every=2)),
+        Choice(1, 1, Flow(early=True, kept_tiles=1)),
+        Choice(1, 0, Flow(early=True, pass_buffers=1, scalar_every=1)),
+        Choice(2, 0),
+    ]
+)
+"""Of calls of one S-tile and H-tile, with norm and without, and one that suits none."""
+
 dtypes = st.sampled_from(
     [FP8, torch.float32, torch.bfloat16, torch.float16, torch.float64, torch.int8, torch.complex64]
 )
@@ -81,6 +93,7 @@ def calls(draw):
         call["qk_norm_pre_rope_q_gamma"] = torch.ones(1, heads * head_dim, dtype=channel)
         if kv_heads:
             call["qk_norm_pre_rope_k_gamma"] = torch.ones(1, kv_heads * head_dim, dtype=channel)
+    call["choice"] = draw(st.none() | st.none() | choices)
     names = st.sampled_from([*call, "cos_cache", "qk_norm_pre_rope", "qk_norm_pre_rope_k_gamma"])
     return call | draw(st.dictionaries(names, st.one_of(anything, tensors()), max_size=3))
 
