@@ -53,6 +53,7 @@ REFUSED = (
     "nisa.nc_matmul(p, t, t, is_transpose=np.zeros(2))",
     "nisa.nc_matmul(p, t, t, accumulate=np.zeros(2))",
     "nisa.tensor_reduce(t, nl.add, t, (1,), negate=np.zeros(2))",
+    "nisa.tensor_reduce(t, nl.add, np.float32, (-2, -1))",
     "nisa.tensor_scalar_reduce(t, t, nl.add, 1.0, nl.add, reduce_res_negate=np.zeros(2))",
     "nisa.tensor_tensor_scan(t, t, t, 0.0, nl.add, nl.add, reverse0=np.zeros(2))",
     "nisa.tensor_copy_predicated(t, t, t.view(nl.uint32), reverse_pred=np.zeros(2))",

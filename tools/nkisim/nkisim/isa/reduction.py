@@ -48,7 +48,7 @@ def tensor_reduce(
     try:
         first = axis if type(axis) is int and axis == len(data.shape) - 1 > 0 else _first_axis(call, axis, data)
         key = (call, operator.name, dst.signature, data.signature, first, bool(negate))
-    except AttributeError:
+    except (AttributeError, TypeError):
         rules.require_tensors(call, dst=dst, data=data)
         raise
     if key not in core.checked:
