@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 
 from tools.bench.command_line import file_name
 from tools.bench.files import caller_path, require_writable, whole_file
-from tools.timeline_report import plots, report
+from tools.timeline_report import report
 from tools.timeline_report.chrome_trace import write_trace
 from tools.timeline_report.report import Report
 from tools.timeline_report.roofline import Point
@@ -59,17 +59,24 @@ class TimeFiles:
 
 
 def _write(option: str, partial: Path, reports: Sequence[Report], points: Sequence[Point]) -> None:
-    if option == "roofline":
-        partial.write_bytes(plots.roofline_png(points))
+    if option in ("roofline", "occupancy"):
+        partial.write_bytes(_png(option, reports, points))
         return
     (one,) = reports
     if option == "trace":
         with partial.open("w", encoding="utf-8") as file:
             write_trace(one.timeline, one.title, file)
-    elif option == "report":
-        partial.write_text(report.html(one), encoding="utf-8")
     else:
-        partial.write_bytes(plots.occupancy_png(one.timeline, one.title))
+        partial.write_text(report.html(one), encoding="utf-8")
+
+
+def _png(option: str, reports: Sequence[Report], points: Sequence[Point]) -> bytes:
+    from tools.timeline_report import plots  # Matplotlib takes its time to start.
+
+    if option == "roofline":
+        return plots.roofline_png(points)
+    (one,) = reports
+    return plots.occupancy_png(one.timeline, one.title)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from tools.bench import time_files
 from tools.bench.command_line import OneLineParser
-from tools.timeline_report import synthetic
+from tools.timeline_report import plots, synthetic
 from tools.timeline_report.report import Report
 from tools.timeline_report.roofline import point
 
@@ -74,7 +74,7 @@ def test_a_file_that_fails_half_way_leaves_the_old_one(option, tmp_path, monkeyp
     files = time_files.from_options(options(f"--{option}", "out"), ONE)
     broken = report()
     monkeypatch.setattr(type(broken.timeline), "record_of", lambda *_: 1 / 0)
-    monkeypatch.setattr(time_files.plots, "_png", lambda *_: 1 / 0)
+    monkeypatch.setattr(plots, "_png", lambda *_: 1 / 0)
     monkeypatch.setattr(time_files.report, "_array", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         files.write([broken], [point("a kernel", broken.timeline)])

@@ -16,12 +16,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from typing import Self
 
+from rich.text import Text
+
 from common import hardware
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
 from tools.bench.files import caller_path, require_writable, whole_file
 from tools.bench.progress import progress
 from tools.bench.tables import show
-from tools.plan import points, results
+from tools.plan import plot, points, results
 from tools.plan.points import BY_PLAN, Outcome
 from tools.plan.subject import Subject
 from tools.plan.subjects import SUBJECTS
@@ -33,7 +35,7 @@ WIDTH = 150
 _WRITERS = {
     "csv": lambda outcomes: results.csv_text(outcomes).encode(),
     "json": lambda outcomes: results.json_text(outcomes).encode(),
-    "plot": results.plot_png,
+    "plot": plot.plot_png,
 }
 
 _EXAMPLES = f"""examples:
@@ -70,12 +72,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _one(options: argparse.Namespace, subject: Subject, target: str, values: dict[str, int | None]) -> int:
-    planned = subject.plan(values, hardware.get(target))
-    with progress(1) as announce:
+    with progress(2) as announce:
+        announce("planning")
+        planned = subject.plan(values, hardware.get(target))
         announce("predicting")
-        outcome = points.run(subject.name, target, values)
+        outcome = points.of_plan(subject, target, values, planned)
     _write(options, [outcome])
-    show([str(planned), *results.table([outcome])], WIDTH)
+    show([Text(str(planned)), *results.table([outcome])], WIDTH)
     return OK
 
 
@@ -130,7 +133,7 @@ def _parser() -> OneLineParser:
     parser = OneLineParser("plan", __doc__, _EXAMPLES)
     kernels = parser.add_subparsers(dest="kernel", required=True, metavar="KERNEL")
     for subject in SUBJECTS.values():
-        one = kernels.add_parser(subject.name, help="--help shows its options", description=__doc__, epilog=_EXAMPLES)
+        one = kernels.add_parser(subject.name, help=subject.help, description=__doc__, epilog=_EXAMPLES)
         add_subject(one, subject)
         one.add_argument("--csv", type=file_name, metavar="FILE", help="write a line per point to this file, too")
         one.add_argument("--json", type=file_name, metavar="FILE", help="write everything to this file, too")

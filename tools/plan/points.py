@@ -91,14 +91,19 @@ def combinations(lists: Mapping[str, Sequence[int | None]]) -> list[dict[str, in
 def run(kernel: str, target: str, values: Values) -> Outcome:
     """Plans and predicts a point. What has no plan is an outcome, too."""
     subject = SUBJECTS[kernel]
-    chip = hardware.get(target)
     try:
-        planned = subject.plan(values, chip)
+        planned = subject.plan(values, hardware.get(target))
     except ValueError as error:
         return Outcome(kernel, target, dict(values), {}, None, 0, 0, str(error))
-    times = _predict(subject, planned, chip)
+    return of_plan(subject, target, values, planned)
+
+
+def of_plan(subject: Subject, target: str, values: Values, planned: Any) -> Outcome:
+    """Predicts a plan that was made for a point."""
+    timeline = predicted.timeline(subject.simulate(planned), hardware.get(target))
+    times = predicted.of(subject.name, timeline, {})
     return Outcome(
-        kernel,
+        subject.name,
         target,
         dict(values),
         subject.chosen(planned),
@@ -107,8 +112,3 @@ def run(kernel: str, target: str, values: Values) -> Outcome:
         planned.sbuf.peak_bytes,
         "",
     )
-
-
-def _predict(subject: Subject, planned: Any, chip: hardware.Hardware) -> predicted.Predicted:
-    timeline = predicted.timeline(subject.simulate(planned), chip)
-    return predicted.of(subject.name, timeline, {})

@@ -1,4 +1,4 @@
-"""Outcomes as a table, CSV, JSON and a plot."""
+"""Outcomes as a table, CSV and JSON."""
 
 from __future__ import annotations
 
@@ -9,9 +9,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from rich.console import RenderableType
 
 from tools.bench.tables import new_table, note
@@ -19,8 +16,6 @@ from tools.plan.points import BY_PLAN, Outcome
 from tools.plan.subjects import SUBJECTS
 
 KIB, MIB = 2**10, 2**20
-MOST_LINES = 8
-"""Of a plot, to stay readable."""
 
 
 def swept(outcomes: Sequence[Outcome]) -> list[str]:
@@ -52,7 +47,7 @@ def table(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
     columns = [*knobs, *chosen, "µs", "limit", "share", "PE busy", "HBM MiB", "SBUF KiB", *compared]
     made = new_table(f"{outcomes[0].kernel} on {outcomes[0].target}", columns[0], *columns[1:])
     for outcome in outcomes:
-        cells = [_value(outcome.values[name]) for name in knobs]
+        cells = [shown(outcome.values[name]) for name in knobs]
         cells += [str(outcome.chosen.get(name, "")) for name in chosen]
         if outcome.predicted is None:
             made.add_row(*cells, *[""] * (len(columns) - len(cells) - 1), "no plan")
@@ -72,7 +67,8 @@ def _chosen(outcomes: Sequence[Outcome]) -> list[str]:
     return list(dict.fromkeys(name for outcome in outcomes for name in outcome.chosen))
 
 
-def _value(value: int | None) -> str:
+def shown(value: int | None) -> str:
+    """A knob's value for people."""
     return BY_PLAN if value is None else f"{value:,}"
 
 
@@ -99,39 +95,3 @@ def json_text(outcomes: Sequence[Outcome]) -> str:
     """All there is to say."""
     document = {"version": 1, "simulated": True, "points": [asdict(outcome) for outcome in outcomes]}
     return json.dumps(document, indent=2, allow_nan=False) + "\n"
-
-
-def plot_png(outcomes: Sequence[Outcome]) -> bytes:
-    """Predicted time over the knob with most values, a line per combination of the others.
-
-    Raises:
-        ValueError: nothing was swept, nothing has a plan, or there are too many lines.
-    """
-    knobs = swept(outcomes)
-    if not knobs or not fastest(outcomes):
-        raise ValueError("there is nothing to plot; accepted: a sweep with at least one plan")
-    across = max(knobs, key=lambda name: len({outcome.values[name] for outcome in outcomes}))
-    lines: dict[str, list[tuple[int, float]]] = {}
-    for outcome in outcomes:
-        label = ", ".join(f"{name} {_value(outcome.values[name])}" for name in knobs if name != across)
-        points = lines.setdefault(label, [])
-        x = outcome.values[across]
-        if outcome.ns is not None and x is not None:
-            points.append((x, outcome.ns / 1e3))
-    if len(lines) > MOST_LINES:
-        raise ValueError(f"the plot would have {len(lines)} lines; accepted: up to {MOST_LINES}, sweep fewer knobs")
-    figure = Figure(figsize=(7.2, 4), layout="constrained")
-    axes = figure.subplots()
-    for label, points in lines.items():
-        axes.plot(*zip(*sorted(points), strict=True) if points else ((), ()), "o-", ms=4, lw=1.4, label=label)
-    axes.set(xlabel=across, ylabel="predicted µs")
-    axes.set_ylim(bottom=0)
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"{outcomes[0].kernel} on {outcomes[0].target}", size=10)
-    axes.grid(color="#eceff3")
-    if any(lines):
-        axes.legend(fontsize=8)
-    FigureCanvasAgg(figure)
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=110, metadata={"Software": None})
-    return file.getvalue()

@@ -38,6 +38,7 @@ class Subject:
 
     Attributes:
         name: of the kernel.
+        help: what it is, in a few words.
         target: what it is planned for unless the caller says otherwise.
         knobs: sizes first.
         plan: makes the plan for values on a target; ValueError where there is none. A plan prints as tables.
@@ -46,6 +47,7 @@ class Subject:
     """
 
     name: str
+    help: str
     target: str
     knobs: tuple[Knob, ...]
     plan: Callable[[Values, Hardware], Any]

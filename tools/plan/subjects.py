@@ -65,6 +65,7 @@ def _qkv_chosen(planned: qkv_plan.Plan) -> dict[str, int | str]:
 
 QKV_CTE = Subject(
     name="qkv_cte",
+    help="the QKV projection of the Wan2.2 DiT",
     target="trn3",
     knobs=(
         Knob("batch", 1, 1, "sequences", size=True),
@@ -103,6 +104,7 @@ def _mla_chosen(planned: mla_plan.Plan) -> dict[str, int | str]:
 
 MLA_DECODE = Subject(
     name="mla_decode",
+    help="sparse MLA decode attention of DeepSeek-V3.2",
     target="trn2",
     knobs=(
         Knob("tokens", 16, 1, "tokens of the step, over all cores", size=True),
