@@ -46,13 +46,13 @@ def test_decode_prints_tokens_and_times(capsys, tmp_path):
 
 def test_decode_is_greedy_over_any_ranks(capsys):
     made = []
-    for ranks in ("1", "2", "4"):
-        arguments = ["--dtype", "float32", "--tokens", "12", "--prompt", "one", "--ids", "5,6,7", "--ranks", ranks]
+    for ranks in ("1", "4"):
+        arguments = ["--dtype", "float32", "--tokens", "8", "--prompt", "one", "--ids", "5,6,7", "--ranks", ranks]
         assert decode.main([*arguments, "--context", "4096"]) == 0
         made.append(tokens_of(capsys.readouterr().out))
-    assert made[0] == made[1] == made[2]
+    assert made[0] == made[1]
     model = Model(TINY, [random_weights(torch.float32, 0, 1)], Limits(2, 8, 8))
-    assert generate(model, [list(b"one"), [5, 6, 7]], 12) == made[0]
+    assert generate(model, [list(b"one"), [5, 6, 7]], 8) == made[0]
     assert model.free_blocks == 8
 
 

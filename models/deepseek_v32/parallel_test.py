@@ -1,5 +1,6 @@
 """Ranks that share a model give what one gives, in one process and under torchrun."""
 
+import functools
 import os
 import subprocess
 import sys
@@ -21,12 +22,13 @@ from models.deepseek_v32.testing import (
 from models.deepseek_v32.tiny import TINY
 
 BF16, FP32 = torch.bfloat16, torch.float32
-STEPS = 10
+STEPS = 8
 
 
-def decode(ranks, dtype=FP32):
+@functools.cache
+def decode(ranks):
     """Logits of greedy steps of two sequences about the selection limit, [steps, 2, vocabulary]."""
-    weights = [tiny_weights(dtype, rank, ranks.size) for rank in ranks.here]
+    weights = [tiny_weights(FP32, rank, ranks.size) for rank in ranks.here]
     model = Model(TINY, weights, Limits(batch=2, n_blocks=12, block_size=BLOCK_SIZE), ranks=ranks)
     names, logits = model.add(random_prompts(6, 20))
     found = [logits]
