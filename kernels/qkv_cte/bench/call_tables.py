@@ -36,7 +36,7 @@ def tables(results: Sequence[CallResult]) -> Iterator[RenderableType]:
         )
     yield made
     yield note(
-        "Predicted by the device-time model for one rank, without the all-reduce between ranks; no Trainium was used. "
+        "Predicted by the device-time model for all ranks of a group, all-reduce included; no Trainium was used. "
         "Seed: the seed's schedule and pass. Naive: the same with all evictions and element-wise work on the Vector "
         "Engine. PE in products: how much of the time between the first and the last product the Tensor Engine is "
         "busy; engines: of the whole time. Weights: bytes read from HBM over the least that there are."

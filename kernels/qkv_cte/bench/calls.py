@@ -9,13 +9,13 @@ import numpy as np
 
 import nkisim
 from common.hardware import Hardware
+from devicetime.predict import predict as devicetime_predict
 from devicetime.timeline import Timeline
 from kernels.qkv_cte import norm_rope_cases, policy
 from kernels.qkv_cte.kernel import row_mx_projection
 from kernels.qkv_cte.norm_rope_cases import NormRopeCase
 from kernels.qkv_cte.norm_rope_compare import MAX_ULPS, SegmentErrors, segment_errors
 from kernels.qkv_cte.plan import Plan
-from tools.bench import predicted
 from tools.timeline_report import summary
 
 POLICIES = ("seed", "best")
@@ -30,10 +30,10 @@ class CallResult:
     """What was measured.
 
     Attributes:
-        call: the call, on a rank that holds all heads: the time of the all-reduce between ranks is not in it.
+        call: the call of one rank.
         plan: as the policy chose it.
-        ns, seed_ns, naive_ns: predicted times of it, of the seed's plan, and of that with all evictions and all other
-            element-wise work on the Vector Engine.
+        ns, seed_ns, naive_ns: predicted times of all ranks of its group, all-reduce included: of it, of the seed's,
+            and of that with all evictions and all other element-wise work on the Vector Engine.
         products_busy: share of the time from the first to the last product that the Tensor Engine is busy.
         busy: share of the whole time that each engine is busy, cores averaged.
         segments: errors by segment on fewer tokens; empty where none were computed.
@@ -55,8 +55,8 @@ class CallResult:
 
 
 def wan22() -> list[NormRopeCase]:
-    """The calls of Wan2.2 on one rank."""
-    return [dataclasses.replace(call, groups=None) for call in norm_rope_cases.WAN22]
+    """The calls of Wan2.2."""
+    return list(norm_rope_cases.WAN22)
 
 
 def run(call: NormRopeCase, hardware: Hardware, chosen_by: str, *, values: bool) -> CallResult:
@@ -66,29 +66,32 @@ def run(call: NormRopeCase, hardware: Hardware, chosen_by: str, *, values: bool)
         ValueError: the target has no MX products.
         BudgetError: the call fits under no schedule.
     """
-    arguments = (call.case.dims, hardware, call.norm_rope, call.case.head_dim if call.nbsd else 0)
-    made = policy.seed(*arguments)
-    seed_ns = predict(made).total_ns
+    alone = dataclasses.replace(call, groups=None)
+    arguments = (call.case.dims, hardware, alone.norm_rope, call.case.head_dim if call.nbsd else 0)
+    made = seed = policy.seed(*arguments)
     if chosen_by == "best":
         made = policy.best(*arguments, time_of=lambda other: predict(other).total_ns)
-    timeline = predict(made)
+    timeline = predict(made, call.groups)
     return CallResult(
         call=call,
         plan=made,
         ns=timeline.total_ns,
-        seed_ns=seed_ns,
-        naive_ns=predict(policy.seed(*arguments, one_engine=True)).total_ns,
+        seed_ns=predict(seed, call.groups).total_ns,
+        naive_ns=predict(policy.seed(*arguments, one_engine=True), call.groups).total_ns,
         products_busy=products_busy(timeline),
         busy={name: summary.busy_share(timeline, name) for name in ENGINES},
-        segments=tuple(_values(call, made)) if values else (),
+        segments=tuple(_values(alone, made)) if values else (),
     )
 
 
-def predict(made: Plan) -> Timeline:
-    """When each instruction of a plan would run."""
+def predict(made: Plan, groups: norm_rope_cases.Groups = None) -> Timeline:
+    """When each instruction of a plan would run: on one rank that holds all heads, or on all ranks of `groups`."""
+    if groups is not None and made.norm_rope is not None:
+        made = dataclasses.replace(made, norm_rope=dataclasses.replace(made.norm_rope, replica_groups=groups))
+    ranks = 1 if groups is None else sum(map(len, groups))
     options = nkisim.Options(target=made.hardware.name, numerics=False)
-    finished = nkisim.run(row_mx_projection[made.dims.cores], *norm_rope_cases.without_values(made), options=options)
-    return predicted.timeline(finished.cores, made.hardware)
+    operands = [norm_rope_cases.without_values(made) for _ in range(ranks)]
+    return devicetime_predict(nkisim.run_ranks(row_mx_projection[made.dims.cores], operands, options), made.hardware)
 
 
 def products_busy(timeline: Timeline) -> float:

@@ -31,6 +31,24 @@ def test_policies_are_compared_with_the_same_two_plans(results):
     assert seed.naive_ns == calls.predict(naive).total_ns
 
 
+def test_ranks_pay_for_their_all_reduce():
+    """Two ranks, each with its heads: the all-reduce takes its time, and nobody has an inverse RMS before it ends."""
+    call = dataclasses.replace(SMALL, groups=((0, 1),))
+    made = policy.seed(call.case.dims, TRN3, SMALL.norm_rope)
+    timeline = calls.predict(made, call.groups)
+    names = [timeline.record_of(event).op for event in range(timeline.events)]
+    reduced = [event for event, name in enumerate(names) if name == "all_reduce"]
+    readers = [
+        event
+        for event in range(timeline.events)
+        if any(region.allocation.name == "inv_rms" for region in timeline.record_of(event).reads)
+    ]
+    assert len(reduced) == 2 * call.case.lnc
+    assert timeline.end_ns[reduced].min() > timeline.start_ns[reduced].max() + 1000
+    assert timeline.start_ns[readers].min() >= timeline.end_ns[reduced].max()
+    assert calls.run(call, TRN3, "seed", values=False).ns == timeline.total_ns
+
+
 def test_busy_shares_are_those_of_the_timeline(results):
     for result in results.values():
         timeline = calls.predict(result.plan)
