@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from common.budget import BudgetError
-from kernels.qkv_cte import arguments, pass_plan, plan, qkv_checks
+from kernels.qkv_cte import arguments, pass_plan, plan, qkv_cache_checks, qkv_checks
 from kernels.qkv_cte.arguments import Segments
 from kernels.qkv_cte.config import BANK_COLUMNS, Flow, HeadStage, NormRopePass, Stages
 from kernels.qkv_cte.dims import Dims
@@ -65,7 +65,7 @@ def prepare(call: QKVArguments, *, target: str, lnc: int) -> PreparedCall:
     stages = Stages(
         input=None if row_mx else qkv_checks.require_input_stage(call),
         heads=heads,
-        cache=qkv_checks.require_cache_stage(call, segments, chip),
+        cache=qkv_cache_checks.require_cache_stage(call, segments, chip),
         sums=qkv_checks.require_sums(call, segments, bank_columns),
     )
     qkv_checks.require_apart(call)
@@ -206,7 +206,7 @@ def _stage_tensors(call: QKVArguments, across: bool) -> dict[str, Any]:
             read[f"{name}_after_{vector}"] = getattr(call, f"qk_norm_post_rope_{name}_{vector}")
     for name in ("k_scale", "v_scale"):
         value = getattr(call, name)
-        read[name] = None if value is None else qkv_checks.cache_scale(name, value, call.input.device)
+        read[name] = None if value is None else qkv_cache_checks.cache_scale(name, value, call.input.device)
     written = {
         "k_cache": call.k_cache,
         "v_cache": call.v_cache,
