@@ -122,7 +122,7 @@ def _buckets(operands: Operands, columns: np.ndarray, used: np.ndarray) -> tuple
 
 
 def _asked_for(report: CoreReport, engines: np.ndarray) -> np.ndarray:
-    """Edges of `depends_on` and `no_reorder`."""
+    """Edges of `depends_on`, `no_reorder` and the reduce registers."""
     pairs = [(before, after) for after, producers in report.dependencies.items() for before in producers]
     for start, stop in report.ordered:
         latest: dict[int, int] = {}
@@ -131,7 +131,24 @@ def _asked_for(report: CoreReport, engines: np.ndarray) -> np.ndarray:
             if engine in latest:
                 pairs.append((latest[engine], position))
             latest[engine] = position
+    pairs += _read_outs(report)
     return np.array(sorted(set(pairs)), np.int64).reshape(-1, 2)
+
+
+def _read_outs(report: CoreReport) -> list[tuple[int, int]]:
+    """Edges of the Scalar Engine's reduce registers, which no operand names.
+
+    A read-out is recorded right after the instruction that filled them, and the next one that is read out overwrites
+    them.
+    """
+    pairs, previous = [], None
+    for position, record in enumerate(report.stream):
+        if record.op == "read_reduce_registers":
+            pairs.append((position - 1, position))
+            if previous is not None:
+                pairs.append((previous, position - 1))
+            previous = position
+    return pairs
 
 
 @compiled

@@ -194,3 +194,34 @@ def test_asked_for_order():
     _, _, edges = linked(asked_for, np.zeros((1, 1), np.float32))
     asked = edges.kind == ORDER
     assert list(zip(edges.before[asked].tolist(), edges.after[asked].tolist(), strict=True)) == [(1, 0), (2, 3)]
+
+
+@nki.jit
+def sums_of_squares(x):
+    """Two instructions that fill the reduce registers, each read out."""
+    tile = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    out = nl.ndarray((2, 128, 1), dtype=nl.float32, buffer=nl.shared_hbm)
+    for n in range(2):
+        squares = nl.ndarray((128, 8), dtype=nl.float32, buffer=nl.sbuf)
+        total = nl.ndarray((128, 1), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.activation(
+            dst=squares,
+            op=nl.square,
+            data=tile,
+            reduce_op=nl.add,
+            reduce_res=total,
+            reduce_cmd=nisa.reduce_cmd.reset_reduce,
+        )
+        nisa.dma_copy(dst=out[n], src=total)
+    return out
+
+
+def test_reduce_registers_are_read_before_they_are_filled_again():
+    stream, _, edges = linked(sums_of_squares, np.zeros((128, 8), np.float32))
+    assert [record.op for record in stream[1:6]] == [
+        *("activation", "read_reduce_registers", "dma_copy"),
+        *("activation", "read_reduce_registers"),
+    ]
+    asked = edges.kind == ORDER
+    assert set(zip(edges.before[asked].tolist(), edges.after[asked].tolist(), strict=True)) == {(1, 2), (2, 4), (4, 5)}
