@@ -5,7 +5,6 @@ Values are checked where they lie on the host. On a device a check would be a la
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -20,9 +19,12 @@ from kernels.mla_decode.cache_format import row_bytes
 from kernels.mla_decode.config import P_MAX
 from kernels.mla_decode.dims import Dims, FrontDims
 from kernels.mla_decode.plan import Plan
-from kernels.mla_decode.tables import LAST_POSITION
+from kernels.mla_decode.tables import LAST_POSITION, is_dense
 
 CACHE_DTYPES = (torch.bfloat16, torch.float32, torch.uint8)
+LEAST_FACTOR, LARGEST_FACTOR = 1e-30, 1e30
+"""Range of scale and epsilon: fp32 numbers, and a masked score stays out of reach of the exponential when scaled."""
+
 FP32_INPUTS = ("q_norm_w", "kv_norm_w", "cos", "sin")
 """Of the front-fold, whatever the cache's type."""
 
@@ -195,11 +197,11 @@ def _width(value: Any, axis: int) -> int:
 
 
 def require_above_zero(name: str, value: Any) -> float:
-    """A finite number above 0."""
+    """A number above 0 that is neither too small nor too large for the kernel's fp32."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value!r}; accepted: a finite number above 0")
+    if not LEAST_FACTOR <= value <= LARGEST_FACTOR:
+        raise ValueError(f"{name} is {value!r}; accepted: {LEAST_FACTOR} to {LARGEST_FACTOR}")
     return float(value)
 
 
@@ -220,13 +222,15 @@ def make_plan(dims: Dims, chip: Hardware, dma_transposed_chunks: int | None, fro
 def require_tensor(
     name: str, value: Any, dtypes: tuple[torch.dtype, ...], form: tuple[str, ...], device: torch.device | None = None
 ) -> None:
-    """A tensor with elements, of one of the dtypes, with as many dimensions as `form` names, on the device given."""
+    """A dense tensor with elements, of one of the dtypes, with the dimensions of `form`, on the device given."""
     layout = f"[{', '.join(form)}]"
     accepted = f"{layout} {' or '.join(str(dtype) for dtype in dtypes)}"
     if not isinstance(value, torch.Tensor):
         raise TypeError(f"{name} is a {type(value).__name__}; accepted: a torch tensor {accepted}")
     if value.dtype not in dtypes:
         raise TypeError(f"{name} is {value.dtype}; accepted: {accepted}")
+    if not is_dense(value):
+        raise TypeError(f"{name} is sparse, nested or a lazy negation; accepted: a dense tensor {layout}")
     if value.dim() != len(form):
         raise ValueError(f"{name} is {shape(value)}; accepted: {layout}")
     if value.numel() == 0:

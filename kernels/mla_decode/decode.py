@@ -37,7 +37,8 @@ def fused_decode(
 ) -> tuple[NkiTensor, NkiTensor]:
     """Hidden states in, the attention block's output [n_tokens, hidden] and kv_row_cur out, cache rows written.
 
-    Arguments are those of `mla_decode_qkv`, then those of `mla_decode_attention`. The queries stay in SBUF.
+    Arguments are those of `mla_decode_qkv`, then those of `mla_decode_attention`. The queries stay in SBUF. All of the
+    step's rows are in the cache before a token's keys are read: tokens of one sequence see those before them.
     """
     absorbed, rotary, kv_row_cur = mla_decode_qkv(
         hidden_states,
@@ -55,6 +56,9 @@ def fused_decode(
         norm_eps,
         config,
     )
+    if config.attention.cores > 1:
+        # Tokens of one sequence may lie on both cores, and select each other's rows.
+        nisa.core_barrier(kv_cache, (0, 1))
     output = mla_decode_attention(
         absorbed,
         rotary,

@@ -109,6 +109,9 @@ def mla_decode(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """An attention block's decode step in one kernel: `mla_decode_qkv`, then the attention on its queries.
 
+    The step's rows are in the cache when the attention reads it, so that tokens of one sequence, as in speculative
+    decoding, may select each other's.
+
     Args:
         hidden_states to slot_mapping, input_norm_w, norm_eps: as for `mla_decode_qkv`.
         prior_rows to softmax_scale: as for `mla_decode_attention`; o_proj_w is [n_heads * v_head_dim, hidden].

@@ -74,6 +74,10 @@ QKV: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, r"input_norm_w is \[255\]; accepted: \[256\]", {"input_norm_w": torch.ones(255)}),
     (ValueError, "norm_eps is 0", {"norm_eps": 0}),
     (TypeError, "norm_eps is None", {"norm_eps": None}),
+    (ValueError, "norm_eps is 1000.*; accepted: 1e-30 to 1e.30", {"norm_eps": 10**400}),
+    (ValueError, "norm_eps is 1e-60; accepted: 1e-30 to 1e.30", {"norm_eps": 1e-60}),
+    (TypeError, "wq_a is sparse, nested or a lazy negation", {"wq_a": zeros(256, 192).to_sparse()}),
+    (TypeError, "slot_mapping is sparse", {"slot_mapping": slots(1, 2, 3).to_sparse()}),
 ]
 DECODE: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "out_absorb_w is a NoneType", {"out_absorb_w": None}),
@@ -101,6 +105,17 @@ def test_bad_input_of_the_fused_step_is_refused_by_name(error, words, changes, m
     monkeypatch.setattr(front_shim, "launch", None)
     with pytest.raises(error, match=words):
         mla_decode(**decode_arguments(**changes))
+
+
+def test_a_cache_that_overlaps_an_input_is_refused_and_left_as_it_is():
+    """Which of the two a read would see is nobody's to say."""
+    call = decode_arguments()
+    call["kv_cache"][-1, 0, -5:] = 0.5
+    call["hidden_states"] = call["kv_cache"].view(-1)[-3 * 256 :].view(3, 256)
+    before = call["kv_cache"].clone()
+    with pytest.raises(TypeError, match="kv_cache shares memory with argument hidden_states"):
+        mla_decode(**call)
+    assert torch.equal(call["kv_cache"], before)
 
 
 def test_what_was_refused_with_one_change_is_accepted_without():

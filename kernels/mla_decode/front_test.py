@@ -127,6 +127,48 @@ def test_a_nan_stays_with_its_token():
     assert torch.equal(output[[0, 2, 3]], expected[[0, 2, 3]])
 
 
+@pytest.mark.parametrize("fp8", [False, True])
+@pytest.mark.parametrize("lnc", [1, 2])
+def test_tokens_of_one_sequence_see_each_others_rows(lnc, fp8):
+    """As in speculative decoding: every token selects the ones before it, of which the other core makes some."""
+    case = FrontCase(Case("draft", 4, 2, 40, lnc=lnc, fp8_cache=fp8, target="trn3" if fp8 else "trn2"))
+    operands, apart = draft_operands(case), draft_operands(case)
+    stale = operands.step.kv_cache.clone()
+    output, _ = run.decode(case, operands)
+    made = run.qkv(case, apart)
+    halves = apart.step.replace(q_absorbed=made.q_absorbed, q_pe=made.q_pe, kv_row_cur=made.kv_row_cur)
+    assert torch.equal(output, run.attention(case.attention, halves))
+    without = run.attention(case.attention, halves.replace(kv_cache=stale))
+    assert (output != without).any(dim=1).tolist() == [False, True, True, True]
+
+
+def draft_operands(case):
+    """Positions 20, 21, ... of one sequence; all that lie before are selected."""
+    operands, at = front_operands(case), case.attention
+    positions = torch.arange(20, 20 + at.n_tokens, dtype=torch.int32)
+    table = operands.step.block_table[:1].expand(at.n_tokens, -1).contiguous()
+    keys = torch.arange(at.n_prior, dtype=torch.int32).expand(at.n_tokens, -1)
+    selected = torch.where(keys < positions[:, None], keys, -1).int()
+    slots = table[0, (positions // at.block_size).long()] * at.block_size + positions % at.block_size
+    step = operands.step.replace(selected=selected, positions=positions, block_table=table)
+    return operands.replace(step=step, slot_mapping=slots)
+
+
+def test_rows_of_zeros_in_an_fp8_cache():
+    """A group that is all zero, or next to it, has a scale that is a normal number, and codes of zero."""
+    case = FrontCase(Case("zeros", 3, 1, 20, kv_lora_rank=256, fp8_cache=True, context=40, target="trn3"))
+    operands = front_operands(case)
+    gamma = operands.kv_norm_w.clone()
+    gamma[:128], gamma[128:] = 0.0, 1e-39
+    operands = operands.replace(kv_norm_w=gamma)
+    output, _ = run.decode(case, operands)
+    assert output.isfinite().all()
+    written = operands.step.kv_cache.view(-1, operands.step.kv_cache.shape[-1])[operands.slot_mapping.long()]
+    assert unpack_rows(written, 256)[:, case.attention.rope :].abs().max() <= 2e-36
+    scales = written[:, 256:264].contiguous().view(FP32)
+    assert (scales >= torch.finfo(FP32).tiny).all()
+
+
 def test_m1_the_two_rope_layouts_are_different_goldens():
     operands = front_operands(SMALL)
     made = run.qkv(SMALL, operands)
@@ -185,6 +227,9 @@ def test_m7_yarn_scale():
         ("head_dim is 0", {"head_dim": 0}),
         ("factor is -1", {"factor": -1}),
         ("mscale_all_dim is nan", {"mscale_all_dim": math.nan}),
+        ("mscale_all_dim is 1e.300; accepted", {"mscale_all_dim": 1e300}),
+        ("head_dim is 1000", {"head_dim": 10**400}),
+        ("factor is 1000", {"factor": 10**400}),
     ],
 )
 def test_bad_scales_are_refused_by_name(words, changes):

@@ -40,8 +40,6 @@ def build_prior_index_on_device(
     for name, tensor in tensors.items():
         if tensor.dtype is not torch.int32:
             raise TypeError(f"{name} is {tensor.dtype}; accepted on the device: torch.int32")
-        if tensor.device != selected.device:
-            raise ValueError(f"{name} is on {tensor.device}; accepted: {selected.device}, where selected is")
     if block_size & (block_size - 1):
         raise ValueError(f"block_size is {block_size}; accepted on the device: a power of two")
     for name, value, most in (

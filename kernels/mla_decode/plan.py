@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from common.budget import SBUF_ALIGNMENT_BYTES, BudgetError, MemoryMap, SbufLedger
-from common.checks import require_int
+from common.checks import require_int, require_type
 from common.hardware import TRN3, Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode import front_plan, traffic
@@ -158,10 +158,16 @@ def make(
         schedule: other ways to run it, to be measured.
 
     Raises:
+        TypeError: dims, front or schedule is none.
         ValueError: an fp8 cache on trn2; there are fewer latent tiles, or they are fp32 or fp8; a softmax group is
             larger than the batch, or has more than 128 maxima; the schedule does not go with the sizes.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
+    require_type("dims", dims, Dims)
+    require_type("hardware", hardware, Hardware)
+    if front is not None:
+        require_type("front", front, FrontDims)
+    require_type("schedule", schedule, Schedule)
     if dims.fp8_cache and hardware.name != TRN3.name:
         raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
     _check_schedule(dims, schedule)

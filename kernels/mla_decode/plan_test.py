@@ -116,6 +116,28 @@ def test_a_chunk_by_dma_reads_its_columns_again():
     assert by_choice.plan.hbm.keys - without.plan.hbm.keys == 16 * 2048 * 128 * 2
 
 
+def test_transposes_by_dma_from_8_tokens_of_a_core_on():
+    for tokens, cores, chunks in ((7, 1, 0), (8, 1, 1), (14, 2, 0), (16, 2, 1)):
+        assert plan.make(Dims(tokens, 1, 256, cores=cores), TRN2).dma_transposed_chunks == chunks
+    assert plan.make(Dims(8, 1, 256, itemsize=4), TRN2).dma_transposed_chunks == 0
+    assert plan.make(Dims(8, 1, 256, fp8_cache=True), TRN3).dma_transposed_chunks == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "changes"),
+    [
+        ("dims must be a Dims, got None", {"dims": None}),
+        ("hardware must be a Hardware, got 'trn2'", {"hardware": "trn2"}),
+        ("front must be a FrontDims, got 7", {"front": 7}),
+        ("schedule must be a Schedule, got None", {"schedule": None}),
+        ("group_tokens must be an integer, got True", {"group_tokens": True}),
+    ],
+)
+def test_what_is_no_size_or_schedule_is_refused_by_name(words, changes):
+    with pytest.raises(TypeError, match=words):
+        plan.make(**{"dims": Dims(2, 1, 100), "hardware": TRN2, **changes})
+
+
 def test_what_does_not_fit_is_split_then_refused_by_name():
     assert plan.make(Dims(128, 1, 2048), TRN2).group_tokens < plan.make(Dims(16, 1, 2048), TRN2).group_tokens + 1
     with pytest.raises(BudgetError, match="SBUF of trn2: 'latent_features' needs"):
@@ -218,6 +240,9 @@ def test_a_schedule_that_the_sizes_do_not_allow(schedule, changes, words):
 def test_a_late_sum_needs_more_key_buffers_than_its_group():
     """Else the next group's first rows would come into those that are still summed."""
     late = Schedule(late_weighted_sum=True)
+    tight = next(case for case in CORNERS if case.name == "late_in_little_memory")
+    assert (tight.plan.group_tokens, tight.plan.key_buffers) == (4, 5)
+    assert dataclasses.replace(tight, schedule=Schedule()).plan.key_buffers == 4
     for tokens in range(1, 10):
         made = plan.make(Dims(tokens, 1, 256), TRN2, schedule=late)
         assert made.key_buffers > made.group_tokens or made.group_tokens == tokens

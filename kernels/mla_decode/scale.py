@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
+
+LARGEST = 2**24
+"""Of any argument; no model comes near."""
 
 
 def yarn_softmax_scale(head_dim: int, factor: float = 1.0, mscale_all_dim: float = 0.0) -> float:
@@ -16,13 +20,18 @@ def yarn_softmax_scale(head_dim: int, factor: float = 1.0, mscale_all_dim: float
         mscale_all_dim: as in the model's configuration; 0 turns it off.
 
     Raises:
+        TypeError: an argument is no number.
         ValueError: an argument is out of range.
     """
-    if head_dim < 1:
-        raise ValueError(f"head_dim is {head_dim}; accepted: from 1")
-    if not (math.isfinite(factor) and factor > 0):
-        raise ValueError(f"factor is {factor}; accepted: a finite number above 0")
-    if not math.isfinite(mscale_all_dim):
-        raise ValueError(f"mscale_all_dim is {mscale_all_dim}; accepted: a finite number")
+    _require_between("head_dim", head_dim, 1, LARGEST)
+    _require_between("factor", factor, 1 / LARGEST, LARGEST)
+    _require_between("mscale_all_dim", mscale_all_dim, -LARGEST, LARGEST)
     mscale = 1.0 if factor <= 1 else 1.0 + 0.1 * mscale_all_dim * math.log(factor)
     return float(head_dim**-0.5 * mscale**2)
+
+
+def _require_between(name: str, value: Any, least: float, most: float) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} is {value!r}; accepted: a number")
+    if not least <= value <= most:
+        raise ValueError(f"{name} is {value}; accepted: {least} to {most}")

@@ -107,6 +107,12 @@ BAD: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (TypeError, "softmax_scale is None", {"softmax_scale": None}),
     (ValueError, "softmax_scale is nan", {"softmax_scale": float("nan")}),
     (ValueError, "softmax_scale is -1.0", {"softmax_scale": -1.0}),
+    (ValueError, "softmax_scale is 1000.*; accepted: 1e-30 to 1e.30", {"softmax_scale": 10**400}),
+    (ValueError, "softmax_scale is 1e-38; accepted: 1e-30 to 1e.30", {"softmax_scale": 1e-38}),
+    (TypeError, "q_absorbed is sparse, nested or", {"q_absorbed": zeros(3, 2, 128).to_sparse()}),
+    (TypeError, "q_pe is sparse, nested or", {"q_pe": torch.nested.nested_tensor([zeros(2, 32)] * 3)}),
+    (TypeError, "out_absorb_w is sparse, nested or a lazy neg", {"out_absorb_w": torch._neg_view(zeros(2, 64, 128))}),
+    (TypeError, "positions is sparse", {"positions": torch.ones(3, dtype=torch.int32).to_sparse()}),
     (ValueError, "dma_transposed_chunks is 2; accepted: 0 to 1", {"dma_transposed_chunks": 2}),
 ]
 

@@ -11,6 +11,9 @@ PARTITIONS = 128
 LAST_POSITION = 2**24
 """The kernel compares positions in fp32."""
 
+LARGEST_ROW = 2**31 - 1
+"""Rows are int32, and so is the number one beyond the last, which skipped slots get."""
+
 
 class PriorIndex(NamedTuple):
     """Tables of one decode step, each [128, n_tokens, ceil(n_prior / 128)].
@@ -101,15 +104,21 @@ def require_selection(
     Raises:
         TypeError, ValueError: naming the argument.
     """
-    for name, size in (("block_size", block_size), ("n_rows", n_rows), ("n_prior", n_prior)):
-        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
-            raise ValueError(f"{name} is {size!r}; accepted: an integer from 1")
+    for name, size, most in (
+        ("block_size", block_size, LARGEST_ROW),
+        ("n_rows", n_rows, LARGEST_ROW),
+        ("n_prior", n_prior, LAST_POSITION),
+    ):
+        if not isinstance(size, int) or isinstance(size, bool) or not 1 <= size <= most:
+            raise ValueError(f"{name} is {size!r}; accepted: an integer from 1 to {most}")
     _check_integers("positions", positions, 1)
     tokens = positions.shape[0]
     for name, value in (("selected", selected), ("block_table", block_table)):
         _check_integers(name, value, 2)
         if value.shape[0] != tokens:
             raise ValueError(f"{name} has {value.shape[0]} rows; accepted: {tokens}, one for each of positions")
+        if value.device != positions.device:
+            raise ValueError(f"{name} is on {value.device}; accepted: {positions.device}, where positions is")
     if n_rows % block_size:
         raise ValueError(f"n_rows is {n_rows}; accepted: a multiple of block_size {block_size}")
     if selected.shape[1] > n_prior:
@@ -123,5 +132,14 @@ def _check_integers(name: str, value: torch.Tensor, dims: int) -> None:
     if not isinstance(value, torch.Tensor) or value.dtype not in (torch.int32, torch.int64):
         kind = value.dtype if isinstance(value, torch.Tensor) else type(value).__name__
         raise TypeError(f"{name} is {kind}; accepted: an int32 or int64 tensor")
+    if not is_dense(value):
+        raise TypeError(f"{name} is sparse, nested or a lazy negation; accepted: a dense tensor")
+    if value.device.type == "meta":
+        raise ValueError(f"{name} is on device meta and has no values; accepted: a device that has them")
     if value.dim() != dims or value.numel() == 0:
         raise ValueError(f"{name} has shape {list(value.shape)}; accepted: {dims} dimensions, not empty")
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Whether memory holds the tensor's elements as they are, each where its strides say."""
+    return value.layout is torch.strided and not value.is_nested and not value.is_neg()

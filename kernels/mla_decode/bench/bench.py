@@ -59,7 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _bench(options: argparse.Namespace) -> int:
-    target = hardware.get(options.target).name if options.target else None
+    target = hardware.get(options.target).name if options.target is not None else None
     schedule = Schedule(**dict.fromkeys(options.ablate or (), True))
     chosen = [
         shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule)
@@ -67,7 +67,7 @@ def _bench(options: argparse.Namespace) -> int:
     ]
     notes = []
     if options.policy == "best":
-        if options.ablate or options.group or options.dma_chunks is not None:
+        if options.ablate or options.group is not None or options.dma_chunks is not None:
             raise ValueError("--policy best excludes --ablate, --group and --dma-chunks: it chooses them")
         found = [shapes.of_least_time(case) for case in chosen]
         chosen, notes = [case for case, _ in found], [note(why) for _, why in found]

@@ -101,6 +101,7 @@ def test_list(capsys):
     [
         (["--suite", "wan"], "invalid choice: 'wan'"),
         (["--target", "trn1"], "trn1"),
+        (["--target", ""], "target must be 'trn2' or 'trn3', got ''"),
         (["--suite", "fp8", "--target", "trn2"], "target is 'trn2'; accepted with an fp8 cache: 'trn3'"),
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
         (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
@@ -135,8 +136,9 @@ def test_the_policy_that_searches_says_what_it_found(capsys):
     assert "small: least predicted time of" in shown
 
 
-def test_a_policy_excludes_what_it_chooses(capsys):
+@pytest.mark.parametrize("group", ["2", "0"])
+def test_a_policy_excludes_what_it_chooses(capsys, group):
     with pytest.raises(SystemExit) as end:
-        bench.main(["--policy", "best", "--group", "2"])
+        bench.main(["--policy", "best", "--group", group])
     assert end.value.code == 2
     assert "--policy best excludes --ablate, --group and --dma-chunks" in capsys.readouterr().err
