@@ -56,7 +56,7 @@ FRONT_CORNERS = (
     FrontCase(Case("front_fp32", 3, 2, 40, dtype=torch.float32), input_norm=True),
     FrontCase(Case("front_ragged", 5, 3, 130, hidden=650, rope=6), q_lora=130, nope=128, input_norm=True),
     FrontCase(Case("front_narrow", 2, 2, 3, hidden=7, context=20, dtype=torch.float32), q_lora=1, nope=1),
-    FrontCase(Case("front_heads_20", 4, 20, 30, context=40, rope=64), nope=128),
+    FrontCase(Case("front_heads_21", 4, 21, 30, context=40, rope=64), nope=128),
     FrontCase(Case("front_wide", 3, 2, 30, kv_lora_rank=512, rope=128, hidden=1500, context=40), q_lora=2100),
     FrontCase(Case("front_tokens_128", 128, 2, 5, context=12, rope=8, dtype=torch.float32), nope=16),
     FrontCase(Case("front_lnc_2", 6, 2, 40, lnc=2), input_norm=True),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,12 +14,15 @@ import nki
 
 TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
+_TARGET_LOCK = threading.Lock()
+"""The variable is the process's: threads take turns, or one would run on another's target."""
+
 
 def launch(kernel: Callable[..., Any], operands: tuple[Any, ...], device: torch.device, target: str) -> Any:
     """Runs a kernel; on the simulator as `target`."""
     if device.type != "cpu":
         return kernel(*operands)
-    with _platform_target(target):
+    with _TARGET_LOCK, _platform_target(target):
         return nki.simulate(kernel)(*operands)
 
 

@@ -1,12 +1,16 @@
 """The shim: its interface, and what it refuses before anything runs."""
 
 import inspect
+import os
+import threading
+import time
 from typing import Any
 
 import pytest
 import torch
 
 from kernels.mla_decode import kernel as kernel_module
+from kernels.mla_decode import launch as launch_module
 from kernels.mla_decode import mla_decode_attention, shim
 from kernels.mla_decode.cases import Case, normal_operands
 
@@ -59,6 +63,29 @@ def test_all_twelve_are_positional():
 def test_targets_give_the_same_bits():
     call = arguments()
     assert torch.equal(mla_decode_attention(**call, target="trn2"), mla_decode_attention(**call, target="trn3"))
+
+
+def test_threads_run_on_their_own_targets(monkeypatch):
+    """The simulator takes its target from the environment, which threads share."""
+    monkeypatch.delenv(launch_module.TARGET_VARIABLE, raising=False)
+    monkeypatch.setattr(launch_module.nki, "simulate", lambda kernel: kernel)
+    found = []
+
+    def kernel(target):
+        time.sleep(0.02)
+        found.append(os.environ[launch_module.TARGET_VARIABLE] == target)
+
+    cpu = torch.device("cpu")
+    threads = [
+        threading.Thread(target=launch_module.launch, args=(kernel, (target,), cpu, target))
+        for target in ("trn2", "trn3", "trn2", "trn3")
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [True] * 4
+    assert launch_module.TARGET_VARIABLE not in os.environ
 
 
 def test_queries_are_staged_as_in_sbuf():
