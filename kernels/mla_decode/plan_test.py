@@ -138,6 +138,14 @@ def test_what_is_no_size_or_schedule_is_refused_by_name(words, changes):
         plan.make(**{"dims": Dims(2, 1, 100), "hardware": TRN2, **changes})
 
 
+@pytest.mark.parametrize("rope", [2, 6, 64])
+@pytest.mark.parametrize("heads", [1, 3, 7])
+def test_dma_transposes_write_from_a_32_byte_boundary(heads, rope):
+    made = plan.make(Dims(3, heads, 130, rope=rope), TRN2, 1, group_tokens=1)
+    addresses = [made.sbuf[f"features_{i}"].address_bytes for i in range(2)]
+    assert [address % 32 for address in addresses] == [0, 0]
+
+
 def test_what_does_not_fit_is_split_then_refused_by_name():
     assert plan.make(Dims(128, 1, 2048), TRN2).group_tokens < plan.make(Dims(16, 1, 2048), TRN2).group_tokens + 1
     with pytest.raises(BudgetError, match="SBUF of trn2: 'latent_features' needs"):
