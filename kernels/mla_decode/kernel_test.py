@@ -136,8 +136,8 @@ def test_a_token_does_not_depend_on_its_neighbours():
 )
 def test_garbage_stays_where_it_is_in_every_schedule(schedule, chunks, group, garbage):
     """Bit for bit: in rows that no valid key names it shows nowhere; in one token's rows it stays with that token."""
-    sizes = {"kv_lora_rank": 256, "v_head_dim": 16, "hidden": 64, "context": 330}
-    case = Case("all", 9, 3, 300, **sizes, schedule=schedule, dma_transposed_chunks=chunks, group_tokens=group)
+    case = Case("all", 9, 3, 300, kv_lora_rank=256, v_head_dim=16, hidden=64, context=330)
+    case = dataclasses.replace(case, schedule=schedule, dma_transposed_chunks=chunks, group_tokens=group)
     operands = normal_operands(case)
     selected = operands.selected.clone()
     selected[:, ::3], selected[4], selected[5, :128] = -1, -1, -1
