@@ -12,7 +12,6 @@ import fcntl
 import hashlib
 import json
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -65,7 +64,8 @@ def convert(destination: Path, description: Mapping[str, Any], parts: Sequence[P
             process is converting, or the folder cannot be written.
     """
     described: dict[str, Any] = json.loads(json.dumps(description))
-    if destination.exists():
+    # A link that leads nowhere could not be replaced at the end.
+    if os.path.lexists(destination):
         _require_same(destination, described, open_converted(destination)[0])
         _require_hashes(destination)
         return
@@ -90,7 +90,10 @@ def open_converted(folder: Path) -> tuple[dict[str, Any], Checkpoint]:
     manifest = _read_manifest(folder / MANIFEST)
     tensors: dict[str, Stored] = {}
     for name, entry in manifest["files"].items():
-        tensors |= read_header(folder / name)
+        found = read_header(folder / name)
+        if again := sorted(found.keys() & tensors.keys()):
+            raise CheckpointError(f"{folder / name}: expected: tensors of no other file; found: {again[0]}")
+        tensors |= found
         size = (folder / name).stat().st_size
         if size != entry["bytes"]:
             raise CheckpointError(f"{folder / name}: expected: {entry['bytes']:,} bytes; found: {size:,}")
@@ -98,6 +101,7 @@ def open_converted(folder: Path) -> tuple[dict[str, Any], Checkpoint]:
 
 
 def _resume(partial: Path, description: dict[str, Any], parts: Sequence[Part]) -> None:
+    _require_own(partial, {part.file_name for part in parts})
     files: dict[str, dict[str, Any]] = {}
     if (partial / JOURNAL).exists():
         before = _read_manifest(partial / JOURNAL)
@@ -112,7 +116,6 @@ def _resume(partial: Path, description: dict[str, Any], parts: Sequence[Part]) -
                 continue
             files[part.file_name] = _write_part(path, part)
             _write_json(partial / JOURNAL, journal)
-    _remove_others(partial, {part.file_name for part in parts})
     _write_json(partial / MANIFEST, journal)
     (partial / JOURNAL).unlink(missing_ok=True)
 
@@ -138,11 +141,14 @@ def _write_json(path: Path, document: Mapping[str, Any]) -> None:
     writing.rename(path)
 
 
-def _remove_others(partial: Path, kept: set[str]) -> None:
-    """What a run that ended while it wrote left behind."""
-    for path in partial.iterdir():
-        if path.name not in kept | {JOURNAL}:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+def _require_own(partial: Path, parts: set[str]) -> None:
+    """Refuses a folder with anything that no conversion to it left: it would end up in the destination."""
+    own = parts | {JOURNAL, MANIFEST}
+    for path in sorted(partial.iterdir()):
+        if path.name.removesuffix(_WRITING) not in own:
+            raise CheckpointError(
+                f"{path}: expected: only what an interrupted conversion left there; found: another file; move it away"
+            )
 
 
 def _read_manifest(path: Path) -> dict[str, Any]:
@@ -154,7 +160,7 @@ def _read_manifest(path: Path) -> dict[str, Any]:
             for name, entry in files.items()
         )
         described = isinstance(manifest["description"], dict)
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{path}: expected: the manifest of a converted checkpoint; found: none") from None
     if version != VERSION or not whole or not described:
         raise CheckpointError(f"{path}: expected: a manifest of version {VERSION}; found: version {version!r}")

@@ -175,6 +175,7 @@ def test_a_missing_or_short_file(out):
         None,
         "",
         "[]",
+        "[" * 100_000,
         '{"version": 1}',
         '{"version": 2, "files": {}, "description": {}}',
         '{"version": 1, "files": {"../x": {"bytes": 1, "sha256": ""}}, "description": {}}',
@@ -186,6 +187,39 @@ def test_no_manifest(out, text):
         (out / "manifest.json").write_text(text)
     with pytest.raises(CheckpointError, match=r"manifest\.json: expected: "):
         open_converted(out)
+
+
+def test_a_tensor_in_two_files(out):
+    """Only one of them would be read."""
+    parts = [Part(f"part_{number}.safetensors", lambda: {"a": torch.ones(2)}) for number in range(2)]
+    convert(out, DESCRIPTION, parts)
+    with pytest.raises(CheckpointError, match=r"part_1\.safetensors: expected: tensors of no other file; found: a"):
+        open_converted(out)
+
+
+def test_a_file_that_is_not_of_the_conversion_stays(out):
+    """What somebody has in a folder of that name is neither removed nor becomes part of the result."""
+    partial = out.with_name("out.partial")
+    partial.mkdir()
+    (partial / "notes.txt").write_text("mine")
+    made = Made()
+    with pytest.raises(CheckpointError, match=r"notes\.txt: expected: only what an interrupted conversion left there"):
+        convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 0, 0]
+    assert [path.name for path in partial.iterdir()] == ["notes.txt"]
+    assert not out.exists()
+
+
+def test_a_destination_that_is_no_folder_is_refused_before_work(tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "absent")
+    (tmp_path / "empty").mkdir()
+    made = Made()
+    for name in ("file", "link", "empty"):
+        with pytest.raises(CheckpointError, match=rf"{name}/manifest\.json: expected: the manifest"):
+            convert(tmp_path / name, DESCRIPTION, made.parts())
+    assert made.count == [0, 0, 0]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "file", "link"]
 
 
 def test_a_place_that_cannot_be_written(tmp_path):

@@ -83,7 +83,7 @@ def _parse(file: Path, text: bytes) -> dict[str, _Entry]:
         header: dict[str, Any] = json.loads(text)
         header.pop("__metadata__", None)
         return {name: _entry(fields) for name, fields in header.items()}
-    except (ValueError, LookupError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{file}: expected: a safetensors file; found: no such header") from None
 
 
@@ -105,6 +105,19 @@ def _require_whole(file: Path, entries: dict[str, _Entry], start: int, size: int
             )
     if size != whole:
         raise CheckpointError(f"{file}: expected: {whole:,} bytes, as its header says; found: {size:,}")
+    _require_side_by_side(file, entries)
+
+
+def _require_side_by_side(file: Path, entries: dict[str, _Entry]) -> None:
+    """Each tensor begins where the one before it ends, so that none is in another or lies unnamed."""
+    end = 0
+    for name, entry in sorted(entries.items(), key=lambda item: (item[1].begin, item[1].end)):
+        if entry.begin != end:
+            raise CheckpointError(
+                f"{file}: {name}: expected: to begin at byte {end:,}, where the tensor before it ends; "
+                f"found: {entry.begin:,}"
+            )
+        end = entry.end
 
 
 def _stored(file: Path, name: str, entry: _Entry) -> Stored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,11 +109,12 @@ def open_checkpoint(place: Path) -> Checkpoint:
 
     Raises:
         CheckpointError: there is nothing of the kind, a shard is missing or cut short, or the index names a tensor
-            that its shard does not hold.
+            that its shard does not hold or another holds too.
     """
-    if place.is_file():
+    # Path.is_file() raises for names that are too long and folders that may not be read.
+    if os.path.isfile(place):
         return Checkpoint(place, read_header(place))
-    if not place.is_dir():
+    if not os.path.isdir(place):
         raise CheckpointError(f"{place}: expected: a safetensors file or a folder of them; found: nothing")
     index = _single(place, INDEX_SUFFIX)
     if index is not None:
@@ -124,7 +126,10 @@ def open_checkpoint(place: Path) -> Checkpoint:
 
 
 def _single(folder: Path, suffix: str) -> Path | None:
-    found = sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    try:
+        found = sorted(path for path in folder.iterdir() if path.name.endswith(suffix))
+    except OSError as error:
+        raise CheckpointError(f"{folder}: expected: a folder to read; found: {error.strerror}") from None
     if len(found) > 1:
         names = ", ".join(path.name for path in found[:_NAMES_SHOWN])
         raise CheckpointError(f"{folder}: expected: one file *{suffix}; found: {len(found)}, such as {names}")
@@ -135,7 +140,7 @@ def _indexed(index: Path) -> dict[str, Stored]:
     try:
         weight_map = json.loads(index.read_text())["weight_map"]
         shards = {name: str(shard) for name, shard in weight_map.items()}
-    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f'{index}: expected: JSON with a "weight_map" of tensors and files') from None
     headers = {shard: _shard_header(index, shard) for shard in sorted(set(shards.values()))}
     for name, shard in shards.items():
@@ -143,10 +148,12 @@ def _indexed(index: Path) -> dict[str, Stored]:
             raise CheckpointError(
                 f"{index.parent / shard}: expected: {name}, as {index.name} says; found: no such tensor"
             )
+        if len(holders := [file for file, header in headers.items() if name in header]) > 1:
+            raise CheckpointError(f"{index.parent}: {name}: expected: in one file; found: in {' and '.join(holders)}")
     return {name: headers[shard][name] for name, shard in shards.items()}
 
 
 def _shard_header(index: Path, shard: str) -> dict[str, Stored]:
-    if shard != Path(shard).name:
+    if shard != Path(shard).name or "\0" in shard:
         raise CheckpointError(f"{index}: expected: names of files beside it; found: {shard!r}")
     return read_header(index.parent / shard)

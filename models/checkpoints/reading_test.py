@@ -89,6 +89,7 @@ def test_cut_short_names_the_tensor(folder):
         (b"", "no such header"),
         (b"\xff" * 100, "no such header"),
         (b"\x02\0\0\0\0\0\0\0[]", "no such header"),
+        ((100_000).to_bytes(8, "little") + b"[" * 100_000, "no such header"),
         (b"\x1e\0\0\0\0\0\0\0" + b'{"a": {"dtype": "F32"}}       ', "no such header"),
     ],
 )
@@ -117,6 +118,40 @@ def test_headers_that_contradict_themselves(tmp_path, entry, words):
         open_checkpoint(path)
 
 
+@pytest.mark.parametrize(
+    ("offsets", "words"),
+    [
+        ([(0, 4), (0, 4)], "b: expected: to begin at byte 4, where .* found: 0"),
+        ([(0, 4), (2, 6)], "b: expected: to begin at byte 4, where .* found: 2"),
+        ([(0, 4), (8, 12)], "b: expected: to begin at byte 4, where .* found: 8"),
+        ([(4, 8), (8, 12)], "a: expected: to begin at byte 0, where .* found: 4"),
+    ],
+)
+def test_tensors_in_one_another_or_apart(tmp_path, offsets, words):
+    entries = {name: {"dtype": "F32", "shape": [1], "data_offsets": at} for name, at in zip("ab", offsets, strict=True)}
+    path = tmp_path / "x.safetensors"
+    text = json.dumps(entries).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(max(end for _, end in offsets)))
+    with pytest.raises(CheckpointError, match=words):
+        open_checkpoint(path)
+
+
+def test_longer_than_its_header_says(folder):
+    file = folder / "one.safetensors"
+    data = file.read_bytes()
+    file.write_bytes(data + b"\0")
+    with pytest.raises(CheckpointError, match=rf"expected: {len(data)} bytes, as .* found: {len(data) + 1}"):
+        open_checkpoint(folder)
+
+
+def test_a_tensor_in_two_shards(folder):
+    """Readers differ in which of the two they take."""
+    save_file({"a.weight": TENSORS["a.weight"] + 1, "b.weight": TENSORS["b.weight"]}, folder / "two.safetensors")
+    edit_index(folder, lambda weight_map: weight_map.pop("c.codes"))
+    with pytest.raises(CheckpointError, match=r"a\.weight: expected: in one file; found: in one.* and two"):
+        open_checkpoint(folder)
+
+
 def test_missing_shard(folder):
     (folder / "one.safetensors").unlink()
     with pytest.raises(CheckpointError, match=r"one\.safetensors: expected: a safetensors file; found: No such file"):
@@ -129,13 +164,14 @@ def test_index_that_names_too_much(folder):
         open_checkpoint(folder)
 
 
-def test_index_that_leads_elsewhere(folder):
-    edit_index(folder, lambda weight_map: weight_map.update({"d.weight": "../one.safetensors"}))
-    with pytest.raises(CheckpointError, match=r"names of files beside it; found: '\.\./one"):
+@pytest.mark.parametrize("name", ["../one.safetensors", "/one.safetensors", "one\0.safetensors"])
+def test_index_that_leads_elsewhere(folder, name):
+    edit_index(folder, lambda weight_map: weight_map.update({"d.weight": name}))
+    with pytest.raises(CheckpointError, match=r"names of files beside it; found: '.*one"):
         open_checkpoint(folder)
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"weight_map": 3}', "[" * 100_000])
 def test_index_that_is_none(folder, text):
     (folder / "model.safetensors.index.json").write_text(text)
     with pytest.raises(CheckpointError, match="weight_map"):
@@ -145,6 +181,8 @@ def test_index_that_is_none(folder, text):
 def test_nothing_there(tmp_path):
     with pytest.raises(CheckpointError, match="found: nothing"):
         open_checkpoint(tmp_path / "absent")
+    with pytest.raises(CheckpointError, match="found: nothing"):
+        open_checkpoint(tmp_path / ("long" * 1000))
     with pytest.raises(CheckpointError, match="found: neither"):
         open_checkpoint(tmp_path)
 

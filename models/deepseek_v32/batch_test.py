@@ -8,7 +8,7 @@ import torch
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.blocks import CacheExhaustedError
 from models.deepseek_v32.compare import measure
-from models.deepseek_v32.generation import greedy
+from models.deepseek_v32.generation import generate, greedy
 from models.deepseek_v32.model import Limits, Model
 from models.deepseek_v32.testing import BLOCK_SIZE, random_prompts, run_oracle, tiny_oracle, tiny_weights
 from models.deepseek_v32.tiny import TINY
@@ -133,6 +133,9 @@ def test_two_cores_give_what_one_gives():
         ([[1]] * 3, ValueError, "3 prompts beside 1 sequences; accepted: 3 in all"),
         ([[1] * 16, [1] * 16], CacheExhaustedError, "sequences 1, 2 need 4 more cache blocks of 8 positions; 3 of 4"),
         ([], ValueError, "prompts is empty; accepted: at least one"),
+        (None, TypeError, "prompts is a NoneType; accepted: a list"),
+        ([{1, 2}], TypeError, "prompt 0 is a set; accepted: a list"),
+        ([[1], {0: 1}], TypeError, "prompt 1 is a dict; accepted: a list"),
     ],
 )
 def test_prompts_refused(prompts, error, message):
@@ -142,6 +145,7 @@ def test_prompts_refused(prompts, error, message):
         model.add(prompts)
     assert message in str(refusal.value)
     assert model.lengths == {0: 1}
+    assert model.free_blocks == 3
 
 
 def test_positions_end():
@@ -158,6 +162,7 @@ def test_positions_end():
     ("tokens", "error", "message"),
     [
         ({}, ValueError, "tokens is empty"),
+        ([1], TypeError, "tokens is a list; accepted: each sequence's next token by its number"),
         ({0: 300}, ValueError, "sequence 0 has token 300; accepted: 0 to 255"),
         ({0: 1, 7: 1}, KeyError, "no sequence 7; there are [0]"),
     ],
@@ -169,6 +174,61 @@ def test_steps_refused(tokens, error, message):
         model.decode(tokens)
     assert message in str(refusal.value)
     assert model.lengths == {0: 2}
+
+
+def test_an_interrupt_leaves_no_sequence_behind():
+    """Whoever called has no names yet, so that nobody could free the blocks."""
+
+    def interrupt_layer(name, _value):
+        if name == "layers.1.layer":
+            raise KeyboardInterrupt
+
+    def interrupt_second(number):
+        if number == 2:
+            raise KeyboardInterrupt
+
+    model = make(n_blocks=4)
+    for call in (
+        lambda: model.add([[1], [2] * 9], interrupt_layer),
+        lambda: generate(model, [[1]], 5, interrupt_second),
+    ):
+        with pytest.raises(KeyboardInterrupt):
+            call()
+        assert model.lengths == {}
+        assert model.free_blocks == 4
+
+
+def test_generation_beyond_the_positions_is_refused_before_work():
+    model = make(config=dataclasses.replace(TINY, max_position_embeddings=12))
+    with pytest.raises(ValueError, match=r"prompt 0 has 10 tokens and 4 to generate, .*; accepted: up to 12 positions"):
+        generate(model, [[1] * 10], 4, lambda _: pytest.fail("work was done"))
+    assert len(generate(model, [[1] * 10], 3)[0]) == 3
+    assert model.free_blocks == 40
+
+
+@pytest.mark.parametrize(
+    ("limits", "message"),
+    [
+        (Limits(1, 1 << 40, 8), r"n_blocks 1099511627776 of block_size 8 are .* accepted: up to 2147483647"),
+        (Limits(1, 1 << 18, 1 << 12), "no memory for 1073741824 positions"),
+    ],
+)
+def test_caches_refused(limits, message):
+    with pytest.raises(ValueError, match=message):
+        Model(TINY, [tiny_weights(FP32)], limits)
+
+
+def test_weights_of_another_config_refused():
+    for changes, message in (
+        ({"num_hidden_layers": 4}, "weights have 3 layers; accepted: 4"),
+        ({"num_hidden_layers": 2}, "weights have 3 layers; accepted: 2"),
+        ({"first_k_dense_replace": 0}, "weights have no layers.0.mlp.router; accepted: all that the config has"),
+        ({"first_k_dense_replace": 2}, "weights have no layers.1.mlp.gate; accepted: all that the config has"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            make(config=dataclasses.replace(TINY, **changes))
+    with pytest.raises(TypeError, match="weights have a str; accepted: ModelWeights"):
+        make(weights="weights")
 
 
 def test_weights_refused():

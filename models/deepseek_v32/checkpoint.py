@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,7 @@ def load(folder: Path, dtype: torch.dtype, rank: int = 0, ranks: int = 1) -> tup
             converted for another type.
         ValueError: the configuration is not of a model like this, or does not divide by `ranks`.
     """
-    if (folder / MANIFEST).exists():
+    if os.path.exists(folder / MANIFEST):
         config, checkpoint = _open(folder, dtype)
         require_divisible(config, ranks)
         tensors = {p.name: checkpoint.read(p.name, *p.part(rank, ranks)).contiguous() for p in packed_tensors(config)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -91,6 +91,8 @@ class ModelConfig:
         if not isinstance(self.norm_topk_prob, bool):
             raise TypeError(f"norm_topk_prob is {self.norm_topk_prob!r}; accepted: true or false")
         self._check_experts()
+        if self.rope_theta <= 1:
+            raise ValueError(f"rope_theta is {self.rope_theta}; accepted: a finite number above 1")
         if self.qk_rope_head_dim % 2:
             raise ValueError(f"qk_rope_head_dim is {self.qk_rope_head_dim}; accepted: an even number")
         if self.qk_rope_head_dim > self.index_head_dim:
@@ -133,6 +135,8 @@ def from_file(path: Path) -> ModelConfig:
     """
     try:
         return from_json(json.loads(path.read_text()))
+    except RecursionError:
+        raise ValueError(f"{path}: nested too deep; accepted: a JSON object") from None
     except (TypeError, ValueError) as error:
         raise ValueError(f"{path}: {error}") from None
 
@@ -184,8 +188,10 @@ def _rope(given: Mapping[str, Any]) -> tuple[Any, Yarn | None]:
 
 
 def _require_layer_types(given: Mapping[str, Any], config: ModelConfig) -> None:
+    if given.get("mlp_layer_types") is None:
+        return
     kinds = ["dense" if config.is_dense(layer) else "sparse" for layer in range(config.num_hidden_layers)]
-    if given.get("mlp_layer_types") not in (None, kinds):
+    if given["mlp_layer_types"] != kinds:
         raise ValueError(
             f"mlp_layer_types is {given['mlp_layer_types']!r}; accepted: dense for the first "
             f"{config.first_k_dense_replace} layers, then sparse"
@@ -208,8 +214,10 @@ def _require_count(name: str, value: Any, at_least: int) -> None:
 def _require_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
-    if not (math.isfinite(value) and value > 0):
-        raise ValueError(f"{name} is {value}; accepted: a finite number above 0")
+    # An integer can be larger than any float, and have too many digits to print.
+    if not 0 < value <= sys.float_info.max:
+        given = f"an integer of {value.bit_length()} bits" if value > sys.maxsize and isinstance(value, int) else value
+        raise ValueError(f"{name} is {given}; accepted: a finite number above 0")
 
 
 PUBLISHED = ModelConfig(

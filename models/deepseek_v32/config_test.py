@@ -108,6 +108,9 @@ def test_as_transformers_saves_it():
         (rope_without(truncate=False), "rope_scaling has truncate or attention_factor; accepted: neither"),
         (changed(rope_scaling=[1]), "rope_scaling is [1]; accepted: a JSON object"),
         (changed(rope_theta=None), "rope_theta is missing"),
+        (changed(rope_theta=1), "rope_theta is 1; accepted: a finite number above 1"),
+        (changed(rope_theta=float("nan")), "rope_theta is nan; accepted: a finite number above 0"),
+        (rope_without(factor=10**400), "factor is an integer of 1329 bits; accepted: a finite number above 0"),
         (changed(index_topk=None), "index_topk is missing"),
         (changed(index_topk=0), "index_topk is 0; accepted: from 1"),
         (changed(hidden_size="big"), "hidden_size is 'big'; accepted: an integer from 1"),
@@ -131,7 +134,11 @@ def test_refused_by_name(given, message):
 
 def test_a_files_faults_begin_with_its_name(tmp_path):
     path = tmp_path / "config.json"
-    for text, message in (("{", "Expecting"), (json.dumps(changed(hidden_act="gelu")), "hidden_act is 'gelu'")):
+    for text, message in (
+        ("{", "Expecting"),
+        ("[" * 100_000, "nested too deep"),
+        (json.dumps(changed(hidden_act="gelu")), "hidden_act is 'gelu'"),
+    ):
         path.write_text(text)
         with pytest.raises(ValueError, match=f"config.json: .*{message}"):
             configuration.from_file(path)

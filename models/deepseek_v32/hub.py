@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,9 +41,13 @@ class HubCheckpoint:
             CheckpointError: a file or tensor is missing, cut short, of another shape or type, or not of this model.
             ValueError: the configuration is not of a model like this.
         """
-        if not (folder / CONFIG).is_file():
+        # Path.is_file() raises for names that are too long and folders that may not be read.
+        if not os.path.isfile(folder / CONFIG):
             raise CheckpointError(f"{folder}: expected: a folder with {CONFIG}; found: none")
-        self.config: ModelConfig = configuration.from_file(folder / CONFIG)
+        try:
+            self.config: ModelConfig = configuration.from_file(folder / CONFIG)
+        except OSError as error:
+            raise CheckpointError(f"{folder / CONFIG}: expected: a readable file; found: {error.strerror}") from None
         self._checkpoint = open_checkpoint(folder)
         expected = dict(self._expected())
         self._checkpoint.require(expected)

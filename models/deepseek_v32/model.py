@@ -28,6 +28,9 @@ from models.deepseek_v32.weights import ModelWeights, require_weights
 
 DTYPES = (torch.bfloat16, torch.float32)
 
+MAX_POSITIONS = 2**31 - 1
+"""Of a cache: its rows have int32 numbers."""
+
 PREFILL_TOKENS = 256
 """Tokens of a prompt that are taken in at once; bounds what their scores and rows need in memory."""
 
@@ -118,8 +121,8 @@ class Model:
         self.weights = tuple(weights)
         self.dtype = require_weights(config, self.weights, self.ranks.size)
         require_servable(config, self.ranks.size, limits.batch, self.dtype, self.device)
+        self._cache = _make_cache(config, limits, self.dtype)
         self._blocks = BlockManager(limits.n_blocks, limits.block_size)
-        self._cache = PagedCache(config, limits.n_blocks, limits.block_size, self.dtype)
         self._lengths: dict[int, int] = {}
         self._names: Iterator[int] = itertools.count()
 
@@ -144,7 +147,8 @@ class Model:
                 the model's positions.
             CacheExhaustedError: the free blocks do not hold all prompts.
         """
-        if not len(prompts):
+        require_list("prompts", prompts)
+        if not prompts:
             raise ValueError("prompts is empty; accepted: at least one")
         for number, prompt in enumerate(prompts):
             self._require_tokens(f"prompt {number}", prompt)
@@ -155,7 +159,13 @@ class Model:
             )
         names = [next(self._names) for _ in prompts]
         self._blocks.reserve({name: len(prompt) for name, prompt in zip(names, prompts, strict=True)})
-        logits = [self._prefill(name, prompt, observe) for name, prompt in zip(names, prompts, strict=True)]
+        try:
+            logits = [self._prefill(name, prompt, observe) for name, prompt in zip(names, prompts, strict=True)]
+        except BaseException:  # Such as an interrupt: nobody has the names to remove the sequences.
+            for name in names:
+                self._blocks.free(name)
+                self._lengths.pop(name, None)
+            raise
         return names, torch.stack(logits)
 
     def _prefill(self, name: int, prompt: Sequence[int], observe: Observe) -> torch.Tensor:
@@ -183,6 +193,8 @@ class Model:
                 of the model's positions.
             CacheExhaustedError: a sequence needs a block and none is free.
         """
+        if not isinstance(tokens, Mapping):
+            raise TypeError(f"tokens is a {type(tokens).__name__}; accepted: each sequence's next token by its number")
         if not tokens:
             raise ValueError("tokens is empty; accepted: at least one sequence's next token")
         for name, token in tokens.items():
@@ -237,7 +249,8 @@ class Model:
         return logits
 
     def _require_tokens(self, what: str, tokens: Sequence[int]) -> None:
-        if not len(tokens):
+        require_list(what, tokens)
+        if not tokens:
             raise ValueError(f"{what} is empty; accepted: at least one token")
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, int):
@@ -252,6 +265,35 @@ class Model:
         most = self.config.max_position_embeddings
         if length > most:
             raise ValueError(f"{what} has {length} tokens; accepted: up to {most}, the model's positions")
+
+
+def _make_cache(config: ModelConfig, limits: Limits, dtype: torch.dtype) -> PagedCache:
+    """The cache, before anything else is as large."""
+    require_int("n_blocks", limits.n_blocks, at_least=1)
+    require_int("block_size", limits.block_size, at_least=1)
+    positions = limits.n_blocks * limits.block_size
+    if positions > MAX_POSITIONS:
+        raise ValueError(
+            f"n_blocks {limits.n_blocks} of block_size {limits.block_size} are {positions} positions; accepted: up to "
+            f"{MAX_POSITIONS}"
+        )
+    try:
+        return PagedCache(config, limits.n_blocks, limits.block_size, dtype)
+    except RuntimeError:  # What torch raises where memory ends.
+        raise ValueError(
+            f"n_blocks {limits.n_blocks} of block_size {limits.block_size}: no memory for {positions} positions; "
+            f"accepted: a cache that fits"
+        ) from None
+
+
+def require_list(what: str, given: object) -> None:
+    """Refuses what has no order, no length or no parts.
+
+    Raises:
+        TypeError: it is neither list nor tuple.
+    """
+    if not isinstance(given, (list, tuple)):
+        raise TypeError(f"{what} is a {type(given).__name__}; accepted: a list")
 
 
 def _of_layer(observe: Observe, layer: int) -> Observe:

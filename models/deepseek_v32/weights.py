@@ -126,12 +126,21 @@ def require_weights(config: ModelConfig, weights: Sequence[ModelWeights], ranks:
     """The model's type, of weights whose sizes are those of one of `ranks` ranks.
 
     Raises:
-        TypeError, ValueError: a tensor has another type or size; names it, what it is and what is accepted.
+        TypeError, ValueError: a tensor is missing or has another type or size; names it, what it is and what is
+            accepted.
     """
+    for own in weights:
+        if not isinstance(own, ModelWeights):
+            raise TypeError(f"weights have a {type(own).__name__}; accepted: ModelWeights of each rank")
+        if len(own.layers) != config.num_hidden_layers:
+            raise ValueError(f"weights have {len(own.layers)} layers; accepted: {config.num_hidden_layers}")
     dtype = weights[0].embedding.dtype
     for own in weights:
         for packed in packed_tensors(config):
-            tensor = find(own, packed.name)
+            try:
+                tensor = find(own, packed.name)
+            except (AttributeError, IndexError):
+                raise ValueError(f"weights have no {packed.name}; accepted: all that the config has") from None
             accepted = packed.dtype(dtype)
             if tensor.dtype is not accepted:
                 raise TypeError(f"{packed.name} is {tensor.dtype}; accepted with an embedding of {dtype}: {accepted}")

@@ -133,7 +133,7 @@ def read_config(folder: Path) -> WanConfig:
     path = folder / "config.json"
     try:
         values = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         raise CheckpointError(f"{path}: expected: diffusers' config of a Wan transformer; found: none") from None
     if not isinstance(values, dict) or values.get("_class_name", "WanTransformer3DModel") != "WanTransformer3DModel":
         raise CheckpointError(f"{path}: expected: WanTransformer3DModel; found: another class")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -83,9 +84,10 @@ def open_wan(folder: Path) -> Converted:
 
 
 def _expert_folders(source: Path) -> dict[str, Path]:
-    if (source / "config.json").is_file():
+    # Path.is_file() raises for names that are too long and folders that may not be read.
+    if os.path.isfile(source / "config.json"):
         return {EXPERTS[0]: source}
-    found = {expert: source / expert for expert in EXPERTS if (source / expert).is_dir()}
+    found = {expert: source / expert for expert in EXPERTS if os.path.isdir(source / expert)}
     if EXPERTS[0] not in found:
         raise CheckpointError(
             f"{source}: expected: a folder with {EXPERTS[0]}, or with a transformer's config.json; found: neither"
