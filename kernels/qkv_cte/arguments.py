@@ -20,7 +20,7 @@ from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
 from kernels.qkv_cte import plan
 from kernels.qkv_cte.choice import Choice
-from kernels.qkv_cte.config import S_TILE, SEED_FLOW, NormRopePass
+from kernels.qkv_cte.config import S_TILE, SEED_FLOW, Flow, NormRopePass
 from kernels.qkv_cte.dims import H_MULTIPLE, Dims
 from kernels.qkv_cte.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.plan import Plan
@@ -30,6 +30,8 @@ CHANNEL_DTYPES = (torch.float32, torch.bfloat16)
 NBSD_HEAD_DIM = 128
 NAN_CODE = 0x7F
 """Of float8_e4m3fn, without the sign."""
+
+SMALLEST, LARGEST = torch.finfo(torch.float32).tiny, torch.finfo(torch.float32).max
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def require_companion(
 
 
 def require_eps(name: str, value: Any) -> None:
-    """A finite number above 0."""
+    """A finite number above 0 that fp32 holds: as 0 there, it would make NaN of rows of zeros."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
     try:
@@ -215,6 +217,8 @@ def require_eps(name: str, value: Any) -> None:
         raise ValueError(f"{name} is an integer of {bits} bits; accepted: a finite number above 0") from None
     if not (math.isfinite(number) and number > 0):
         raise ValueError(f"{name} is {value!r}; accepted: a finite number above 0")
+    if not SMALLEST <= number <= LARGEST:
+        raise ValueError(f"{name} is {value!r}; accepted: {SMALLEST:.3g} to {LARGEST:.3g}, the normal fp32 numbers")
 
 
 def require_replica_groups(groups: Any) -> None:
@@ -252,6 +256,8 @@ def make_plan(
     else:
         if not isinstance(choice, Choice):
             raise TypeError(f"choice is a {type(choice).__name__}; accepted: a Choice, such as Plan.choice, or None")
+        if not isinstance(choice.flow, Flow):
+            raise TypeError(f"choice.flow is a {type(choice.flow).__name__}; accepted: a Flow")
         choice = Choice.from_integers(choice.integers())
         rule = functools.partial(schedule.force, degree=choice.degree, resident_h_tiles=choice.resident_h_tiles)
         flow = choice.flow
@@ -283,7 +289,7 @@ def require_tensor(
     if value.numel() == 0:
         raise ValueError(f"{name} is {shape(value)}, which is empty; accepted: {layout}, none of them 0")
     if device is not None and value.device != device:
-        raise ValueError(f"{name} is on {value.device}; accepted: {device}, where packed_hidden is")
+        raise ValueError(f"{name} is on {value.device}; accepted: {device}, where the activations are")
 
 
 def require_codes(name: str, codes: torch.Tensor, axes: tuple[str, ...]) -> None:

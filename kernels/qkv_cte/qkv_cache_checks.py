@@ -88,6 +88,10 @@ def cache_scale(name: str, value: Any, device: torch.device) -> torch.Tensor:
     require_shaped(name, row, (torch.float32,), (1, 1), device)
     if device.type == "cpu":
         arguments.require_scales(name, row)
+        if row.item() < arguments.SMALLEST:
+            raise ValueError(
+                f"{name} is {row.item()}; accepted: from {arguments.SMALLEST:.3g}, whose reciprocal is finite"
+            )
     return row
 
 

@@ -93,8 +93,10 @@ def call_of(given: dict[str, Any]) -> QKVArguments:
     """Inverse of `flat`.
 
     Raises:
-        ValueError: a name is no member's of its enum, or groups do not come out even.
+        ValueError: a name is no member's of its enum, groups do not come out even, or an argument lacks its companion
+            or has one too many.
     """
+    _require_companions(given)
     fields = {name: given[name] for name in _TYPES if name in given}
     fields |= {name: member(kind, fields[name]) for name, kind in _ENUMS.items() if name in fields}
     for name in _NORMS:
@@ -109,6 +111,19 @@ def call_of(given: dict[str, Any]) -> QKVArguments:
     if given.get("replica_ranks") is not None:
         fields[_GROUPS] = groups_of(given["replica_ranks"], given.get("ranks_per_group", 0))
     return QKVArguments(**fields)
+
+
+def _require_companions(given: dict[str, Any]) -> None:
+    """Refuses what would be left out of the call without a word."""
+    for name in _NORMS:
+        named = [f"{name}_{segment}" for segment in "qk" if given.get(f"{name}_{segment}") is not None]
+        if named and given.get(f"{name}_eps") is None:
+            raise ValueError(f"{name}_eps is None; accepted with {named[0]}: a number above 0")
+    for name in _NUMBERS:
+        if given.get(name) is not None and given.get(f"{name}_number") is not None:
+            raise ValueError(f"{name} and {name}_number are given; accepted: one of them")
+    if given.get("replica_ranks") is None and given.get("ranks_per_group", 0) != 0:
+        raise ValueError(f"ranks_per_group is {given['ranks_per_group']} without replica_ranks; accepted: 0")
 
 
 def define(run: Callable[[QKVArguments, str, int], torch.Tensor]) -> None:

@@ -144,6 +144,16 @@ def test_the_schema_says_what_is_written():
         ({"quantization_type": "FP8"}, "QuantizationType has no 'FP8'; accepted: NONE, ROW_MX, MXFP8"),
         ({"qk_norm_pre_rope_q": "RMS", "qk_norm_pre_rope_eps": 1e-6}, "NormType has no 'RMS'; accepted: NO_NORM"),
         ({"replica_ranks": [0, 1, 2], "ranks_per_group": 2}, "ranks_per_group is 2 of 3 replica_ranks; accepted"),
+        (
+            {"qk_norm_pre_rope_q": "RMS_NORM_SKIP_GAMMA"},
+            "qk_norm_pre_rope_eps is None; accepted with qk_norm_pre_rope_q",
+        ),
+        (
+            {"qk_norm_post_rope_k": "RMS_NORM_SKIP_GAMMA"},
+            "qk_norm_post_rope_eps is None; accepted with qk_norm_post_rope",
+        ),
+        ({"k_scale": torch.ones(1), "k_scale_number": 0.5}, "k_scale and k_scale_number are given; accepted: one of"),
+        ({"ranks_per_group": 2}, "ranks_per_group is 2 without replica_ranks; accepted: 0"),
         ({"d_head": 100}, ".*fused_qkv_weights"),
     ],
 )

@@ -101,6 +101,18 @@ def test_split_heads_equal_the_whole(ranks, lnc, rope, kept_tiles):
     assert (result.double() - expected).norm() < 2.0**-8 * expected.norm()
 
 
+@pytest.mark.parametrize("kept_tiles", [None, 1], ids=["late", "early"])
+def test_eps_is_added_once_and_not_by_each_rank(kept_tiles):
+    """An eps as large as the mean square, which counts ranks as the sums do not."""
+    call = dataclasses.replace(WHOLE, eps=1.0)
+    if kept_tiles is not None:
+        call = early(call, kept_tiles)
+    operands = normal_operands(call)
+    result = joined(call, [run.outputs for run in run_split(call, operands, 4)])
+    expected, _ = exact(call, operands)
+    assert (result.double() - expected).norm() < 2.0**-8 * expected.norm()
+
+
 @pytest.mark.parametrize("change", [lambda call: call, lambda call: early(call, 2)], ids=["late", "early"])
 def test_one_all_reduce_per_call_from_sbuf_to_sbuf(change):
     call = change(dataclasses.replace(WHOLE, case=dataclasses.replace(WHOLE.case, seqlen=1030, batch=2)))

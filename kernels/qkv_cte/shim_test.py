@@ -221,7 +221,7 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
     assert lnc == 1
     assert [tensor.host.shape for tensor in operands[:4]] == [tensor.shape for tensor in operands_of(call)]
     assert operands[4] == dataclasses.replace(CASE, lnc=1).plan.config
-    with pytest.raises(ValueError, match="weight is on cpu; accepted: lazy, where packed_hidden is"):
+    with pytest.raises(ValueError, match="weight is on cpu; accepted: lazy, where the activations are"):
         row_mx_qkv_proj(**{**on_device, "weight": call["weight"]})
     with pytest.raises(ValueError, match="packed_hidden of rank 0 is on lazy; accepted: cpu"):
         row_mx_qkv_proj_ranks([on_device])
@@ -517,6 +517,8 @@ PARAMETERS = [
         r"replica_groups is .* and torch.distributed is not initialised; accepted: None, a gloo process group",
     ),
     # How the call runs.
+    ({"choice": Choice(1, 1, [1])}, TypeError, "choice.flow is a list; accepted: a Flow"),
+    ({"norm_eps": 1e-60}, ValueError, "norm_eps is 1e-60; accepted: 1.18e-38 to "),
     ({"choice": [1, 2]}, TypeError, "choice is a list; accepted: a Choice, such as Plan.choice, or None"),
     ({"choice": Choice(9, 0)}, ValueError, "choice does not suit these sizes: degree must be at most 1"),
     ({"choice": Choice(1, 9)}, ValueError, "choice does not suit these sizes: resident_h_tiles must be at most 1"),
