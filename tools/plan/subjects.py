@@ -89,8 +89,7 @@ def _plan_mla(values: Values, hardware: Hardware) -> mla_plan.Plan:
     dims = MlaDims(tokens, heads, keys, kv_lora_rank=latent, hidden=hidden, cores=lnc)
     flags = ("head-major", "latent-bands", "per-token-tails", "late-weighted-sum")
     other = Schedule(**{name.replace("-", "_"): _flag(values, name) for name in flags})
-    (chunks,) = _sizes(values, "dma-chunks")
-    return mla_plan.make(dims, hardware, chunks, group_tokens=values["group"], schedule=other)
+    return mla_plan.make(dims, hardware, values["dma-chunks"], group_tokens=values["group"], schedule=other)
 
 
 def _mla_chosen(planned: mla_plan.Plan) -> dict[str, int | str]:
@@ -113,7 +112,7 @@ MLA_DECODE = Subject(
         Knob("latent", 512, 1, "width of a cache row's latent field", size=True),
         Knob("hidden", 7168, 1, "columns that the o-projection emits", size=True),
         Knob("lnc", 1, 1, "cores", size=True),
-        Knob("dma-chunks", 0, 0, "latent tiles transposed by DMA"),
+        Knob("dma-chunks", None, 0, "latent tiles transposed by DMA"),
         Knob("group", None, 1, "tokens that share a softmax"),
         Knob("head-major", 0, 0, "1: softmax with heads on partitions"),
         Knob("latent-bands", 0, 0, "1: latent tiles on 32-partition bands"),
