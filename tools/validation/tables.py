@@ -108,9 +108,11 @@ def terminal(report: Iterable[Section]) -> Iterator[RenderableType]:
         for row in section.rows:
             table.add_row(*row)
         for column in table.columns:
-            column.justify = (
-                "left" if column.header in ("what", "source", "why", "schedule", "schedules") else column.justify
-            )
+            if column.header in _TEXT_COLUMNS:
+                column.justify = "left"
+        # What is all text goes on in the next line.
+        if len(table.columns) == 1:
+            table.columns[0].no_wrap = False
         yield table
         for text in section.notes:
             yield note(text)
@@ -147,7 +149,8 @@ def _pair(m: Measurement, predicted: float) -> tuple[str, str]:
 
 
 def _error(predicted: float, measured: float) -> str:
-    return f"{100 * (predicted / measured - 1):+.1f} %"
+    # Plus nothing, so that there is no -0.0.
+    return f"{round(100 * (predicted / measured - 1), 1) + 0.0:+.1f} %"
 
 
 def _notes(measurements: Iterable[Measurement]) -> Iterator[str]:
