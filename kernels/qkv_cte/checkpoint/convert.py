@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from kernels.qkv_cte.checkpoint.rules import Rule, rule_for
-from kernels.qkv_cte.checkpoint.stream import CheckpointError, rewrite, rules_of
+from kernels.qkv_cte.checkpoint.stream import CheckpointError, require_distinct, rewrite, rules_of
 from tools.bench.command_line import OneLineParser, file_name, integer, require_stdout, written_to_stdout
 from tools.bench.files import caller_path, require_apart, require_writable, whole_file
 from tools.bench.progress import progress
@@ -54,6 +54,10 @@ def _convert(options: argparse.Namespace) -> int:
     if os.path.isdir(source):
         shards = _shards(source)
         rules = {shard: rules_of(shard, rule_of) for shard in shards}
+        try:
+            require_distinct(rule for of_file in rules.values() for rule in of_file.values())
+        except ValueError as error:
+            raise CheckpointError(f"{source}: {error}") from None
         with new_folder(destination) as folder:
             size = _write_all({shard: folder / shard.name for shard in shards}, rules)
             _write_index(folder, rules, size)

@@ -162,6 +162,18 @@ def replaced(path, **changes):
             "norm_q.weight is [250]; accepted: whole heads of 32 in dim 0",
         ),
         (
+            lambda path: replaced(path, blocks__1__attn1__to_q__bias=torch.zeros(0)),
+            "to_q.bias is [0]; accepted: whole heads of 32 in dim 0",
+        ),
+        (
+            lambda path: replaced(path, blocks__0__attn1__to_q__weight=torch.zeros(256, 256)),
+            "two tensors are to be called blocks.0.attn1.to_q.weight; accepted: a file that is not converted yet",
+        ),
+        (
+            lambda path: replaced(path, blocks__0__attn1__to_q__weight_scales=torch.zeros(1)),
+            "two tensors are to be called blocks.0.attn1.to_q.weight_scales; accepted: a file that is not",
+        ),
+        (
             lambda path: replaced(path, blocks__1__attn2__to_q__weight=torch.zeros(64, 4, 256).to(torch.float8_e4m3fn)),
             "to_q.weight is torch.float8_e4m3fn; accepted: torch.float32",
         ),

@@ -50,7 +50,11 @@ def rule_for(source: Spec, head_dim: int) -> Rule:
         ValueError: its shape or dtype does not suit what its name says it is.
     """
     rotated, linear = _ROTATED.fullmatch(source.name), _LINEAR.fullmatch(source.name)
-    if rotated and (not source.shape or source.shape[0] % head_dim):
+    if rotated and head_dim % 2:
+        raise ValueError(
+            f"head_dim is {head_dim}; accepted: an even number, RoPE turns lanes of {source.name} in pairs"
+        )
+    if rotated and (not source.shape or source.shape[0] == 0 or source.shape[0] % head_dim):
         raise ValueError(f"{source.name} is {list(source.shape)}; accepted: whole heads of {head_dim} in dim 0")
     if linear:
         return _quantised(source, head_dim if rotated else 0)

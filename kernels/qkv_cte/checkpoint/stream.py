@@ -59,13 +59,23 @@ def rules_of(source: Path, rule_of: Callable[[Spec], Rule]) -> dict[str, Rule]:
     """
     try:
         rules = {spec.name: rule_of(spec) for spec in specs_of(source)}
-        names = [output.name for rule in rules.values() for output in rule.outputs]
-        twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-        if twice:
-            raise ValueError(f"two tensors are to be called {twice}; accepted: a file that is not converted yet")
+        require_distinct(rules.values())
     except ValueError as error:
         raise error if isinstance(error, CheckpointError) else CheckpointError(f"{source}: {error}") from None
     return rules
+
+
+def require_distinct(rules: Iterable[Rule]) -> None:
+    """Refuses two outputs of one name.
+
+    Raises:
+        ValueError: naming the first.
+    """
+    seen: set[str] = set()
+    for output in (output for rule in rules for output in rule.outputs):
+        if output.name in seen:
+            raise ValueError(f"two tensors are to be called {output.name}; accepted: a file that is not converted yet")
+        seen.add(output.name)
 
 
 def rewrite(source: Path, target: Path, rules: Mapping[str, Rule], announce: Callable[[str], object]) -> int:
