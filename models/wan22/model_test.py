@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import math
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from models.checkpoints import CheckpointError
+from models.wan22 import embeddings
 from models.wan22.compare import compare
 from models.wan22.conversion import convert_checkpoint, open_wan
 from models.wan22.evaluation import evaluate
@@ -18,11 +20,14 @@ from models.wan22.oracle import Recorder, random_inputs, run_oracle
 from models.wan22.projections import CROSS_K, CROSS_V, FFN_DOWN, SELF_QKV, Precision, all_bf16
 from models.wan22.random_checkpoint import write_checkpoint
 
+EPS = 0.25
+"""Beside tokens whose variance is about 1: a norm that took another one would show."""
+
 CONFIGS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "t2v": ({"outliers": True}, {"batch": 2}),
-    "i2v": ({"in_channels": 36, "heads": 3}, {"channels": 36, "size": (1, 10, 14), "text_tokens": 7}),
+    "i2v": ({"in_channels": 36, "heads": 3, "eps": EPS}, {"channels": 36, "size": (1, 10, 14), "text_tokens": 7}),
     "image": (
-        {"in_channels": 36, "image_dim": 64, "added_kv_proj_dim": 256, "layers": 1},
+        {"in_channels": 36, "image_dim": 64, "added_kv_proj_dim": 256, "layers": 1, "eps": EPS},
         {"channels": 36, "image_dim": 64},
     ),
 }
@@ -101,6 +106,50 @@ def test_precision_of_one_projection(oracles):
     for part, error in alone.items():
         exact = part.endswith((".attn1.query", ".attn1.key", ".attn1.value", ".ffn"))
         assert (error.cosine >= BF16_COSINE) == exact, part
+
+
+def of_normal(x):
+    """x times the share of the normal distribution below it, its tanh approximation, in fp64."""
+    x = x.double()
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+
+
+def exact_of_normal(x):
+    """The same without approximation."""
+    x = x.double()
+    return 0.5 * x * (1 + torch.erf(x / math.sqrt(2)))
+
+
+def normalised(x):
+    """Layer norm of a vector, with the epsilon of the image's embedding."""
+    return (x - x.mean()) / (x.var(correction=0) + 1e-5).sqrt()
+
+
+def test_which_gelu(oracles):
+    """Below -2 the two GELUs differ by more than bf16 rounds: tanh's in the MLP and for text, exact for images."""
+    folder, inputs, _ = oracles["t2v"]
+    recorder = Recorder(math.prod(WanDiT.load(converted(folder)).config.grid(tuple(inputs.latents.shape))))
+    model = WanDiT.load(converted(folder))
+    model(inputs.latents, inputs.timestep, model.encode(inputs.text), recorder)
+    raised, hidden = (recorder.seen[f"blocks.0.ffn.net.0{part}"] for part in (".proj", ""))
+    assert ((raised < -2) & (raised > -3.5)).any()
+    torch.testing.assert_close(hidden.double(), of_normal(raised), rtol=2**-7, atol=1e-5)
+    x = torch.linspace(-3.5, 3, 64).to(torch.bfloat16)
+    unit, zeros = torch.eye(64, dtype=torch.bfloat16), torch.zeros(64, dtype=torch.bfloat16)
+    text = "condition_embedder.text_embedder"
+    outer = {f"{text}.linear_1.weight": unit, f"{text}.linear_1.bias": x}
+    outer |= {f"{text}.linear_2.weight": unit, f"{text}.linear_2.bias": zeros}
+    made = embeddings.embed_text(outer, zeros[None, None])[0, 0]
+    torch.testing.assert_close(made.double(), of_normal(x), rtol=2**-7, atol=1e-5)
+    image = "condition_embedder.image_embedder"
+    outer = {f"{image}.norm1.weight": zeros.float(), f"{image}.norm1.bias": zeros.float()}
+    outer |= {f"{image}.ff.net.0.proj.weight": unit}
+    outer |= {f"{image}.ff.net.2.weight": unit, f"{image}.ff.net.2.bias": zeros}
+    outer |= {f"{image}.norm2.weight": torch.ones(64), f"{image}.norm2.bias": zeros.float()}
+    low = torch.linspace(-4, -2, 64).to(torch.bfloat16)
+    made = embeddings.embed_image(outer | {f"{image}.ff.net.0.proj.bias": low}, zeros[None, None])[0, 0].double()
+    assert (made - normalised(exact_of_normal(low))).abs().mean() < 0.004
+    assert (made - normalised(of_normal(low))).abs().mean() > 0.007
 
 
 def step(folder, inputs):
