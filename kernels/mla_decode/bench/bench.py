@@ -37,7 +37,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/mla_decode:bench -- --suite tp --dma-chunks 1 --json tp.json
   bazel run //kernels/mla_decode:bench -- --policy best --target trn3
   bazel run //kernels/mla_decode:bench -- --ablate head_major --ablate latent_bands
-  bazel run //kernels/mla_decode:bench -- --report step.html --trace step.json --compare last_week.json
+  bazel run //kernels/mla_decode:bench -- --case production --report step.html --compare last_week.json
 
 exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not or is slower than before,
 {BAD_INPUT} bad usage, input or output

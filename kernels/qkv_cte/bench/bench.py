@@ -171,8 +171,8 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--checkpoint", type=file_name, metavar="FILE", help="project with a layer of this safetensors file"
     )
-    parser.add_argument("--calls", action="store_true", help="run the whole calls of Wan2.2, with norm and RoPE")
     parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
+    parser.add_argument("--calls", action="store_true", help="run the whole calls of Wan2.2, with norm and RoPE")
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
     parser.add_argument(
