@@ -228,6 +228,20 @@ def test_a_stage_across_heads_and_over_single_heads_agree_on_one_head():
     assert (one.double() - all_heads.double()).abs().max() <= bf16_ulp(one.double()).max()
 
 
+@pytest.mark.parametrize("rope", [False, True])
+def test_sums_are_taken_where_they_say(rope):
+    """Of the stored projection; of the fp32 one where norms or RoPE of single heads follow, by far closer than both."""
+    case = QKVCase("sums", 130, 256, 10, 2, 128, rope=rope, sums=("q",))
+    call = random_call(case)
+    result, after = run(case, call)
+    assert after.q_squared_sum_out is not None
+    stored, projected = result[..., :1280].double().square().sum(-1), qkv_reference.qkv(call).sums["q"]
+    found = after.q_squared_sum_out.double()
+    same, other = (projected, stored) if rope else (stored, projected)
+    assert torch.allclose(found, same, rtol=2.0**-16, atol=0)
+    assert not torch.allclose(found, other, rtol=2.0**-16, atol=0)
+
+
 def test_padding_is_not_read():
     """`hidden_actual`: NaN in the padding of rows, weights and gamma does not show."""
     case = QKVCase("padding", 130, 200, 2, norm=N.LAYER_NORM, residuals=1, padding=56)
