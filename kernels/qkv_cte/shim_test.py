@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import os
+from typing import Any, cast
 
 import pytest
 import torch
@@ -517,7 +518,7 @@ PARAMETERS = [
         r"replica_groups is .* and torch.distributed is not initialised; accepted: None, a gloo process group",
     ),
     # How the call runs.
-    ({"choice": Choice(1, 1, [1])}, TypeError, "choice.flow is a list; accepted: a Flow"),
+    ({"choice": Choice(1, 1, cast(Any, [1]))}, TypeError, "choice.flow is a list; accepted: a Flow"),
     ({"norm_eps": 1e-60}, ValueError, "norm_eps is 1e-60; accepted: 1.18e-38 to "),
     ({"choice": [1, 2]}, TypeError, "choice is a list; accepted: a Choice, such as Plan.choice, or None"),
     ({"choice": Choice(9, 0)}, ValueError, "choice does not suit these sizes: degree must be at most 1"),
