@@ -61,6 +61,8 @@ CALLS = (
     QKVCase("decode_15", 3, 640, 8, 2, 64, 5, lnc=2, rope=True, cache="blocks", pre=MIXED, norm=N.RMS_NORM),
     QKVCase("decode_odd_heads", 3, 256, 5, 1, 128, 3, lnc=2, rope=True, cache="blocks", nbsd=True),
     QKVCase("decode_mxfp8", 3, 640, 9, 2, 64, 5, lnc=2, cache="blocks", quantization=Q.MXFP8, cache_dtype=E5M2),
+    QKVCase("decode_k_on_both_cores", 3, 256, 1, 2, 64, 5, lnc=2, cache="blocks"),
+    QKVCase("decode_k_heads_on_both_cores", 3, 256, 2, 4, 64, 5, lnc=2, cache="flat", cache_dtype=E4M3, rope=True),
     QKVCase("decode_row_mx", 96, 256, 9, 2, 64, lnc=2, bias=True, quantization=Q.ROW_MX, rope=True),
 )
 
