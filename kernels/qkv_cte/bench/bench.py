@@ -28,6 +28,8 @@ from tools.bench.tables import show
 OK, OUT_OF_TOLERANCE = 0, 1
 KERNEL = "qkv_cte"
 DEFAULT_SUITE, DEFAULT_LNC, DEFAULT_TARGET = "wan22", 2, "trn3"
+WIDTH = 130
+"""Columns of the tables where stdout is no terminal."""
 
 _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench
@@ -80,7 +82,7 @@ def _bench_shapes(options: argparse.Namespace, target: Hardware) -> int:
     times = [result.predicted for result in results]
     files.write([time_report.report(result) for result in results], [one.point for one in times])
     now = {one.point.name: one.ns for one in times}
-    show([*tables.shapes(results), *comparison.tables(before, now)])
+    show([*tables.shapes(results), *comparison.tables(before, now)], WIDTH)
     accepted = all(result.values is None or result.values.accepted for result in results)
     return OK if accepted and not comparison.slower(before, now) else OUT_OF_TOLERANCE
 
@@ -119,7 +121,7 @@ def _bench_layer(options: argparse.Namespace, target: Hardware) -> int:
             announce(f"{projection.name}: {projection.plan.dims.tokens:,} tokens")
             results.append(layer.run(projection))
     _write_json(options, json_document.document(target.name, [], results))
-    show(tables.projections(results))
+    show(tables.projections(results), WIDTH)
     return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 
