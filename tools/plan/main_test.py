@@ -132,3 +132,9 @@ def test_help_names_every_knob(kernel, capsys):
     out = capsys.readouterr().out
     assert all(f"--{knob.name} N" in out for knob in SUBJECTS[kernel].knobs)
     assert "bazel run //tools/plan -- qkv_cte" in out
+
+
+def test_latent_tiles_transposed_by_dma_are_the_plans_choice():
+    values = {knob.name: knob.default for knob in MLA_DECODE.knobs}
+    assert points.run("mla_decode", "trn2", values).chosen["DMA chunks"] == 1
+    assert points.run("mla_decode", "trn2", values | {"dma-chunks": 0}).chosen["DMA chunks"] == 0
