@@ -63,7 +63,7 @@ def _of_other_rows(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unturned(original: dict[int, Any]) -> dict[int, Any]:
-    return original | {3: (2, 0, 1)}
+    return original | {3: (2, 0, 1), 4: (3, 2, 1, 0)}
 
 
 def _backwards(original: Callable[..., Any]) -> Callable[..., Any]:
