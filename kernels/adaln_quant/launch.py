@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 import nki
+from common.platform_target import platform_target
 from kernels.adaln_quant.call import adaln_operands, quantise_operands
 from kernels.adaln_quant.kernel import adaln, row_quantise
-
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
 
 def modulate(
@@ -44,20 +41,6 @@ def _run(
 ) -> torch.Tensor:
     if device.type != "cpu":
         return kernel(*operands)
-    with _platform_target(target):
+    with platform_target(target):
         result: torch.Tensor = nki.simulate(kernel)(*operands)
     return result
-
-
-@contextmanager
-def _platform_target(target: str) -> Iterator[None]:
-    """Names the simulator's target while the context lasts."""
-    before = os.environ.get(TARGET_VARIABLE)
-    os.environ[TARGET_VARIABLE] = target
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[TARGET_VARIABLE]
-        else:
-            os.environ[TARGET_VARIABLE] = before

@@ -9,6 +9,7 @@ import torch
 
 import nki
 from common import row_mx
+from common.platform_target import TARGET_VARIABLE
 from kernels.adaln_quant import adaln_modulate, cases, compare, launch, row_quantize_packed
 from kernels.adaln_quant.cases import BATCH, BF16, NONE, TOKEN, Case
 
@@ -71,11 +72,11 @@ def test_views_and_parameters_are_taken():
 @pytest.mark.parametrize("before", [None, "trn2"])
 def test_environment_is_restored(before, monkeypatch):
     if before is None:
-        monkeypatch.delenv(launch.TARGET_VARIABLE, raising=False)
+        monkeypatch.delenv(TARGET_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(launch.TARGET_VARIABLE, before)
+        monkeypatch.setenv(TARGET_VARIABLE, before)
     adaln_modulate(**arguments())
-    assert os.environ.get(launch.TARGET_VARIABLE) == before
+    assert os.environ.get(TARGET_VARIABLE) == before
 
 
 class DeviceTensor(torch.Tensor):

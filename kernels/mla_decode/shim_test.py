@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from common.platform_target import TARGET_VARIABLE
 from kernels.mla_decode import kernel as kernel_module
 from kernels.mla_decode import launch as launch_module
 from kernels.mla_decode import mla_decode_attention, shim
@@ -67,13 +68,13 @@ def test_targets_give_the_same_bits():
 
 def test_threads_run_on_their_own_targets(monkeypatch):
     """The simulator takes its target from the environment, which threads share."""
-    monkeypatch.delenv(launch_module.TARGET_VARIABLE, raising=False)
+    monkeypatch.delenv(TARGET_VARIABLE, raising=False)
     monkeypatch.setattr(launch_module.nki, "simulate", lambda kernel: kernel)
     found = []
 
     def kernel(target):
         time.sleep(0.02)
-        found.append(os.environ[launch_module.TARGET_VARIABLE] == target)
+        found.append(os.environ[TARGET_VARIABLE] == target)
 
     cpu = torch.device("cpu")
     threads = [
@@ -85,7 +86,7 @@ def test_threads_run_on_their_own_targets(monkeypatch):
     for thread in threads:
         thread.join()
     assert found == [True] * 4
-    assert launch_module.TARGET_VARIABLE not in os.environ
+    assert TARGET_VARIABLE not in os.environ
 
 
 def test_queries_are_staged_as_in_sbuf():

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 import nki
+from common.platform_target import platform_target
 from kernels.qkv_cte import qkv_op
-from kernels.qkv_cte.launch import platform_target
 from kernels.qkv_cte.qkv_arguments import QKVArguments
 from kernels.qkv_cte.qkv_call import prepare
 from kernels.qkv_cte.qkv_kernel import qkv_projection

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import functools
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
 
 import nki
+from common.platform_target import platform_target
 from kernels.qkv_cte import arguments, process_ranks, ranks
 from kernels.qkv_cte.call import kernel_operands
 from kernels.qkv_cte.kernel import row_mx_projection
-
-TARGET_VARIABLE = "NEURON_PLATFORM_TARGET_OVERRIDE"
 
 
 @torch.no_grad()
@@ -33,17 +29,3 @@ def run(target: str, lnc: int, **call: Any) -> torch.Tensor:
         return row_mx_projection[lnc](*operands)
     with platform_target(target):
         return nki.simulate(row_mx_projection[lnc])(*operands)
-
-
-@contextmanager
-def platform_target(target: str) -> Iterator[None]:
-    """Names the simulator's target while the context lasts."""
-    before = os.environ.get(TARGET_VARIABLE)
-    os.environ[TARGET_VARIABLE] = target
-    try:
-        yield
-    finally:
-        if before is None:
-            del os.environ[TARGET_VARIABLE]
-        else:
-            os.environ[TARGET_VARIABLE] = before

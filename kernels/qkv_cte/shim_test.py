@@ -10,6 +10,7 @@ import torch
 
 import nki
 from common import row_mx
+from common.platform_target import TARGET_VARIABLE
 from kernels.qkv_cte import (
     Choice,
     NormType,
@@ -165,11 +166,11 @@ def test_tail_bytes_that_look_like_nan_codes_are_taken():
 @pytest.mark.parametrize("before", [None, "trn2", "gen4"])
 def test_environment_is_restored(before, monkeypatch):
     if before is None:
-        monkeypatch.delenv(launch.TARGET_VARIABLE, raising=False)
+        monkeypatch.delenv(TARGET_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(launch.TARGET_VARIABLE, before)
+        monkeypatch.setenv(TARGET_VARIABLE, before)
     row_mx_qkv_proj(**arguments())
-    assert os.environ.get(launch.TARGET_VARIABLE) == before
+    assert os.environ.get(TARGET_VARIABLE) == before
 
 
 def test_environment_is_restored_after_an_error(monkeypatch):
@@ -180,17 +181,17 @@ def test_environment_is_restored_after_an_error(monkeypatch):
         assert kernel.lnc == 2
 
         def simulated(*operands):
-            seen.append(os.environ[launch.TARGET_VARIABLE])
+            seen.append(os.environ[TARGET_VARIABLE])
             raise RuntimeError("mid-run")
 
         return simulated
 
-    monkeypatch.setenv(launch.TARGET_VARIABLE, "trn2")
+    monkeypatch.setenv(TARGET_VARIABLE, "trn2")
     monkeypatch.setattr(nki, "simulate", fails)
     with pytest.raises(RuntimeError, match="mid-run"):
         row_mx_qkv_proj(**arguments())
     assert seen == ["trn3"]
-    assert os.environ[launch.TARGET_VARIABLE] == "trn2"
+    assert os.environ[TARGET_VARIABLE] == "trn2"
 
 
 class DeviceTensor(torch.Tensor):
