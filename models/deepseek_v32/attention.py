@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 
 from kernels.mla_decode import build_prior_index, mla_decode, mla_decode_attention, mla_decode_qkv, reference
-from kernels.mla_decode.front_reference import front_fold
-from kernels.mla_decode.tables import PriorIndex
+from kernels.mla_decode.host.tables import PriorIndex
+from kernels.mla_decode.oracle.front_reference import front_fold
 from models.deepseek_v32 import rope
 from models.deepseek_v32.config import NORM_EPS, ModelConfig
 from models.deepseek_v32.indexer import NO_POSITION

@@ -19,11 +19,11 @@ from common.tiling import ceil_div
 from devicetime.predict import predict
 from devicetime.timeline import Timeline
 from kernels.mla_decode import plan
-from kernels.mla_decode.config import P_MAX
-from kernels.mla_decode.decode import fused_decode
-from kernels.mla_decode.dims import Dims, FrontDims
-from kernels.mla_decode.index_kernel import IndexConfig, prior_index
-from kernels.mla_decode.plan import Plan
+from kernels.mla_decode.device.config import P_MAX
+from kernels.mla_decode.device.decode import fused_decode
+from kernels.mla_decode.device.index_kernel import IndexConfig, prior_index
+from kernels.mla_decode.planning.dims import Dims, FrontDims
+from kernels.mla_decode.planning.plan import Plan
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.collectives import all_gather, all_reduce
 from models.deepseek_v32.config import NORM_EPS, ModelConfig

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import torch
 
-from kernels.mla_decode.front_reference import rotate
+from kernels.mla_decode.oracle.front_reference import rotate
 from models.deepseek_v32.config import NORM_EPS, ModelConfig
 from models.deepseek_v32.step import Step
 from models.deepseek_v32.weights import IndexerWeights

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.mla_decode.front_reference import rotate
+from kernels.mla_decode.oracle.front_reference import rotate
 from models.deepseek_v32 import checkpoint, rope
 from models.deepseek_v32.compare import measure
 from models.deepseek_v32.testing import (

@@ -13,7 +13,7 @@ from common import hardware
 from common.budget import BudgetError
 from common.checks import require_int
 from kernels.mla_decode import plan
-from kernels.mla_decode.dims import Dims, FrontDims
+from kernels.mla_decode.planning.dims import Dims, FrontDims
 from models.deepseek_v32 import attention
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.blocks import BlockManager

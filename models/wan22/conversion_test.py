@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from common import row_mx
-from kernels.qkv_cte.lanes import to_rotate_half
+from kernels.qkv_cte.host.lanes import to_rotate_half
 from models.checkpoints import CheckpointError
 from models.wan22 import convert
 from models.wan22.config import read_config

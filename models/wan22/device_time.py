@@ -20,8 +20,8 @@ from common.row_mx import H_PACK, ROW_TAIL_BYTES
 from common.tiling import round_up
 from devicetime.predict import predict
 from devicetime.timeline import Timeline
-from kernels.adaln_quant.call import adaln_operands, quantise_operands
-from kernels.adaln_quant.kernel import adaln, row_quantise
+from kernels.adaln_quant.device.kernel import adaln, row_quantise
+from kernels.adaln_quant.host.call import adaln_operands, quantise_operands
 from models.wan22.config import HEAD_DIM, TEXT_TOKENS, WanConfig
 from models.wan22.launching import TARGET, Call, check
 from models.wan22.mesh import Mesh

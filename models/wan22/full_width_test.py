@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from common.row_mx import row_quantise_packed
-from kernels.qkv_cte.lanes import to_interleaved
+from kernels.qkv_cte.host.lanes import to_interleaved
 from models.wan22.compare import table
 from models.wan22.config import HEAD_DIM, T2V_A14B
 from models.wan22.conversion import convert_checkpoint, open_wan

@@ -9,10 +9,10 @@ from typing import Any
 import torch
 
 from kernels.qkv_cte import QKVArguments, qkv, row_mx_qkv_proj
-from kernels.qkv_cte.call import kernel_operands
-from kernels.qkv_cte.kernel import row_mx_projection
-from kernels.qkv_cte.qkv_call import prepare
-from kernels.qkv_cte.qkv_kernel import qkv_projection
+from kernels.qkv_cte.device.kernel import row_mx_projection
+from kernels.qkv_cte.device.qkv_kernel import qkv_projection
+from kernels.qkv_cte.host.call import kernel_operands
+from kernels.qkv_cte.host.qkv_call import prepare
 
 TARGET = "trn3"
 """The first with the products of ROW_MX."""

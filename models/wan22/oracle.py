@@ -14,7 +14,7 @@ from diffusers.models.transformers import transformer_wan
 from safetensors.torch import load_file
 
 from common import row_mx
-from kernels.qkv_cte.lanes import to_interleaved
+from kernels.qkv_cte.host.lanes import to_interleaved
 from models.wan22.config import HEAD_DIM
 
 Intermediates = dict[str, torch.Tensor]

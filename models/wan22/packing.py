@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from common import row_mx
-from kernels.qkv_cte.lanes import to_rotate_half
+from kernels.qkv_cte.host.lanes import to_rotate_half
 from models.checkpoints import Checkpoint, CheckpointError, Expected
 from models.wan22.config import WanConfig
 from models.wan22.projections import Precision, Precisions, ProjectionSpec, block_projections

@@ -8,12 +8,12 @@ from common import schedule
 from common.hardware import Hardware
 from kernels.mla_decode import plan as mla_plan
 from kernels.mla_decode.bench import measure as mla_measure
-from kernels.mla_decode.config import Schedule
-from kernels.mla_decode.dims import Dims as MlaDims
+from kernels.mla_decode.device.config import Schedule
+from kernels.mla_decode.planning.dims import Dims as MlaDims
 from kernels.qkv_cte import plan as qkv_plan
-from kernels.qkv_cte import policy
 from kernels.qkv_cte.bench import measure as qkv_measure
-from kernels.qkv_cte.dims import Dims as QkvDims
+from kernels.qkv_cte.planning import policy
+from kernels.qkv_cte.planning.dims import Dims as QkvDims
 from tools.bench import predicted
 from tools.plan.subject import Knob, Subject, Values
 

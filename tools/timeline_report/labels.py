@@ -24,7 +24,7 @@ class Labels:
         return f"{record.op} ({record.name})" if record.name else record.op
 
     def line(self, record: Record) -> str:
-        """The kernel's line, "kernels/qkv_cte/matmul.py:35"; files outside the workspace by their full path."""
+        """The kernel's line, "kernels/qkv_cte/device/matmul.py:35"; files outside the workspace by their full path."""
         key = record.code, record.instruction
         line = self._lines.get(key)
         if line is None:

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from devicetime.analysis import busy_shares
 from devicetime.predict import predict
 from devicetime.timeline import Timeline
-from kernels.mla_decode import cases
 from kernels.mla_decode.bench.measure import run_without_values
-from kernels.mla_decode.config import Schedule
+from kernels.mla_decode.device.config import Schedule
+from kernels.mla_decode.oracle import cases
 from nkisim.execution import Run
 
 _US = 1e3

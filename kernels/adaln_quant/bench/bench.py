@@ -17,10 +17,10 @@ from typing import Any
 from common import hardware
 from kernels.adaln_quant.bench import shapes, tables, time_report
 from kernels.adaln_quant.bench.shapes import Result
-from kernels.adaln_quant.cases import SUITES, Case
-from kernels.adaln_quant.compare import MAX_ROUNDINGS
-from kernels.adaln_quant.dims import Modulation
-from kernels.adaln_quant.plan import HbmBytes
+from kernels.adaln_quant.oracle.cases import SUITES, Case
+from kernels.adaln_quant.oracle.compare import MAX_ROUNDINGS
+from kernels.adaln_quant.planning.dims import Modulation
+from kernels.adaln_quant.planning.plan import HbmBytes
 from tools.bench import comparison, predicted, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
 from tools.bench.files import caller_path, whole_file

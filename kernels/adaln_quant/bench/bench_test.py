@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from kernels.adaln_quant import cases, compare
 from kernels.adaln_quant.bench import bench, measure, shapes
-from kernels.adaln_quant.cases import NONE, TOKEN, Case
+from kernels.adaln_quant.oracle import cases, compare
+from kernels.adaln_quant.oracle.cases import NONE, TOKEN, Case
 
 SMALL = (
     Case("fused", 258, 512, lnc=2),

@@ -11,9 +11,9 @@ from typing import Any
 import torch
 
 import nkisim
-from kernels.adaln_quant.dims import Modulation
-from kernels.adaln_quant.kernel import adaln, row_quantise
-from kernels.adaln_quant.plan import HbmBytes, Plan
+from kernels.adaln_quant.device.kernel import adaln, row_quantise
+from kernels.adaln_quant.planning.dims import Modulation
+from kernels.adaln_quant.planning.plan import HbmBytes, Plan
 from nkisim.execution import CoreReport
 from nkisim.record import Record, count_by_engine, hbm_traffic
 

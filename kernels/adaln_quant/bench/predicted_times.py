@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from kernels.adaln_quant.bench import measure
-from kernels.adaln_quant.cases import SUITES
-from kernels.adaln_quant.plan import Plan
+from kernels.adaln_quant.oracle.cases import SUITES
+from kernels.adaln_quant.planning.plan import Plan
 from tools.bench import predicted, stored
 
 KERNEL = "adaln_quant"

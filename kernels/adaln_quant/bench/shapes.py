@@ -10,14 +10,14 @@ from typing import Any
 import nkisim
 from common.hardware import Hardware
 from devicetime.timeline import Timeline
-from kernels.adaln_quant import cases, compare
 from kernels.adaln_quant.bench import measure
 from kernels.adaln_quant.bench.measure import Measurement
-from kernels.adaln_quant.cases import NONE, Case
-from kernels.adaln_quant.compare import Errors
-from kernels.adaln_quant.dims import Modulation
-from kernels.adaln_quant.kernel import adaln, row_quantise
-from kernels.adaln_quant.plan import HbmBytes, Plan
+from kernels.adaln_quant.device.kernel import adaln, row_quantise
+from kernels.adaln_quant.oracle import cases, compare
+from kernels.adaln_quant.oracle.cases import NONE, Case
+from kernels.adaln_quant.oracle.compare import Errors
+from kernels.adaln_quant.planning.dims import Modulation
+from kernels.adaln_quant.planning.plan import HbmBytes, Plan
 from tools.bench import predicted
 from tools.bench.predicted import Predicted
 

@@ -8,8 +8,8 @@ from rich.console import RenderableType
 from rich.table import Table
 
 from kernels.adaln_quant.bench.shapes import SEPARATE, Result
-from kernels.adaln_quant.cases import NONE, SUITES, Case
-from kernels.adaln_quant.compare import MAX_ROUNDINGS
+from kernels.adaln_quant.oracle.cases import NONE, SUITES, Case
+from kernels.adaln_quant.oracle.compare import MAX_ROUNDINGS
 from tools.bench import predicted
 from tools.bench.tables import new_table, note
 from tools.timeline_report.summary import busy_share

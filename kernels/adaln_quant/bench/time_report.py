@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels.adaln_quant.bench.shapes import SEPARATE, Result
-from kernels.adaln_quant.plan import HbmBytes
+from kernels.adaln_quant.planning.plan import HbmBytes
 from tools.timeline_report import memory
 from tools.timeline_report.report import Report, Section
 from tools.timeline_report.summary import Table

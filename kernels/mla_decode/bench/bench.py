@@ -18,7 +18,7 @@ from common import hardware
 from kernels.mla_decode.bench import shapes, tables, time_report
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
-from kernels.mla_decode.config import Schedule
+from kernels.mla_decode.device.config import Schedule
 from tools.bench import comparison, predicted, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, require_stdout
 from tools.bench.files import caller_path, whole_file

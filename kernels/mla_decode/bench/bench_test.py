@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from kernels.mla_decode import compare
 from kernels.mla_decode.bench import bench, measure, shapes
-from kernels.mla_decode.cases import Case
-from kernels.mla_decode.front_cases import FrontCase
+from kernels.mla_decode.oracle import compare
+from kernels.mla_decode.oracle.cases import Case
+from kernels.mla_decode.oracle.front_cases import FrontCase
 
 SMALL = (Case("small", 3, 2, 128), FrontCase(Case("small_layer", 2, 2, 128)))
 
@@ -85,7 +85,7 @@ def test_one_case_as_trace_and_report(tmp_path):
     lines = {
         event["args"]["line"] for event in json.loads(names["trace"].read_text())["traceEvents"] if event["ph"] == "X"
     }
-    assert any(line.startswith("kernels/mla_decode/front_fold.py:") for line in lines)
+    assert any(line.startswith("kernels/mla_decode/device/front_fold.py:") for line in lines)
     assert "mla_decode, small_layer" in names["report"].read_text()
     assert len(list(tmp_path.iterdir())) == 4
 

@@ -13,10 +13,10 @@ from typing import Any
 import torch
 
 import nkisim
-from kernels.mla_decode.decode import fused_decode
-from kernels.mla_decode.kernel import staged_attention
-from kernels.mla_decode.plan import Plan
-from kernels.mla_decode.traffic import HbmBytes
+from kernels.mla_decode.device.decode import fused_decode
+from kernels.mla_decode.device.kernel import staged_attention
+from kernels.mla_decode.planning.plan import Plan
+from kernels.mla_decode.planning.traffic import HbmBytes
 from nkisim.execution import CoreReport
 from nkisim.record import Record, count_by_engine, hbm_traffic
 

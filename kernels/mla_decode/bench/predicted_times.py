@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 
 from kernels.mla_decode.bench import measure, shapes
-from kernels.mla_decode.plan import Plan
+from kernels.mla_decode.planning.plan import Plan
 from tools.bench import predicted, stored
 
 KERNEL = "mla_decode"

@@ -11,13 +11,14 @@ from common import hardware
 from devicetime import report
 from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
-from kernels.mla_decode import cases, compare, front_cases, policy, reference, run
 from kernels.mla_decode.bench import measure
 from kernels.mla_decode.bench.measure import Measurement
-from kernels.mla_decode.cases import Case
-from kernels.mla_decode.config import Schedule
-from kernels.mla_decode.front_cases import FrontCase
-from kernels.mla_decode.plan import DEFAULT_SCHEDULE, Plan
+from kernels.mla_decode.device.config import Schedule
+from kernels.mla_decode.oracle import cases, compare, front_cases, reference, run
+from kernels.mla_decode.oracle.cases import Case
+from kernels.mla_decode.oracle.front_cases import FrontCase
+from kernels.mla_decode.planning import policy
+from kernels.mla_decode.planning.plan import DEFAULT_SCHEDULE, Plan
 from tools.bench import predicted
 from tools.bench.predicted import Predicted
 

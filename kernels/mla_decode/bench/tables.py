@@ -9,9 +9,9 @@ from rich.table import Table
 
 from kernels.mla_decode.bench.measure import as_dict
 from kernels.mla_decode.bench.shapes import Result
-from kernels.mla_decode.cases import Case
-from kernels.mla_decode.compare import MAX_OF_ROUNDED
-from kernels.mla_decode.front_cases import FrontCase
+from kernels.mla_decode.oracle.cases import Case
+from kernels.mla_decode.oracle.compare import MAX_OF_ROUNDED
+from kernels.mla_decode.oracle.front_cases import FrontCase
 from tools.bench import predicted
 from tools.bench.tables import new_table, note
 

@@ -10,10 +10,10 @@ import dataclasses
 
 from common import schedule
 from common.hardware import Hardware
-from kernels.qkv_cte import plan
-from kernels.qkv_cte.config import BANK_COLUMNS
-from kernels.qkv_cte.dims import Dims
-from kernels.qkv_cte.plan import Plan
+from kernels.qkv_cte.device.config import BANK_COLUMNS
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning.dims import Dims
+from kernels.qkv_cte.planning.plan import Plan
 
 
 def pinned(dims: Dims, hardware: Hardware) -> tuple[Plan, ...]:

@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from common.budget import BudgetError
 from common.hardware import TRN3
-from kernels.qkv_cte import plan
 from kernels.qkv_cte.bench import baselines, measure
-from kernels.qkv_cte.dims import Dims
-from kernels.qkv_cte.plan import HbmBytes
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning.dims import Dims
+from kernels.qkv_cte.planning.plan import HbmBytes
 
 SHAPES = st.builds(
     Dims,

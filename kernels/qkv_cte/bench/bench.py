@@ -15,10 +15,10 @@ import sys
 from collections.abc import Sequence
 
 from common.hardware import Hardware
-from kernels.qkv_cte import arguments as kernel_arguments
-from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import call_tables, calls, json_document, layer, shapes, tables, time_report
 from kernels.qkv_cte.bench.checkpoint import read_layer
+from kernels.qkv_cte.host import arguments as kernel_arguments
+from kernels.qkv_cte.oracle import cases
 from tools.bench import comparison, time_files
 from tools.bench.command_line import BAD_INPUT, OneLineParser, file_name, integer, require_stdout
 from tools.bench.files import caller_path, require_apart, require_writable, whole_file

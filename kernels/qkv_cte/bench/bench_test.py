@@ -9,9 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from kernels.qkv_cte import compare
 from kernels.qkv_cte.bench import bench, small_layer
 from kernels.qkv_cte.bench.small_layer import HIDDEN
+from kernels.qkv_cte.oracle import compare
 
 
 def command(*arguments, cwd=None, **environment):
@@ -185,7 +185,7 @@ def test_one_case_as_trace_and_report(tmp_path):
     assert bench.main(["--suite", "corners", "--case", "batch_2", "--no-numerics", *files]) == 0
     events = json.loads(names["trace"].read_text())["traceEvents"]
     lines = {event["args"]["line"] for event in events if event["ph"] == "X"}
-    assert any(line.startswith("kernels/qkv_cte/matmul.py:") for line in lines)
+    assert any(line.startswith("kernels/qkv_cte/device/matmul.py:") for line in lines)
     assert "qkv_cte, batch_2" in names["report"].read_text()
     assert len(list(tmp_path.iterdir())) == 4
 

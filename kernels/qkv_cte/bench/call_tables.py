@@ -8,9 +8,9 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from kernels.qkv_cte import policy
 from kernels.qkv_cte.bench.calls import ENGINES, CallResult
-from kernels.qkv_cte.norm_rope_compare import MAX_ULPS
+from kernels.qkv_cte.oracle.norm_rope_compare import MAX_ULPS
+from kernels.qkv_cte.planning import policy
 from tools.bench.tables import new_table, note
 
 

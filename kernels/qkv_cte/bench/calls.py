@@ -11,11 +11,12 @@ import nkisim
 from common.hardware import Hardware
 from devicetime.predict import predict as devicetime_predict
 from devicetime.timeline import Timeline
-from kernels.qkv_cte import norm_rope_cases, policy
-from kernels.qkv_cte.kernel import row_mx_projection
-from kernels.qkv_cte.norm_rope_cases import NormRopeCase
-from kernels.qkv_cte.norm_rope_compare import MAX_ULPS, SegmentErrors, segment_errors
-from kernels.qkv_cte.plan import Plan
+from kernels.qkv_cte.device.kernel import row_mx_projection
+from kernels.qkv_cte.oracle import norm_rope_cases
+from kernels.qkv_cte.oracle.norm_rope_cases import NormRopeCase
+from kernels.qkv_cte.oracle.norm_rope_compare import MAX_ULPS, SegmentErrors, segment_errors
+from kernels.qkv_cte.planning import policy
+from kernels.qkv_cte.planning.plan import Plan
 from tools.timeline_report import summary
 
 POLICIES = ("seed", "best")

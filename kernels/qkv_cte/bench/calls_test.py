@@ -6,11 +6,12 @@ import json
 import pytest
 
 from common.hardware import TRN3
-from kernels.qkv_cte import Choice, policy
+from kernels.qkv_cte import Choice
 from kernels.qkv_cte.bench import bench, call_tables, calls
-from kernels.qkv_cte.cases import Case
-from kernels.qkv_cte.norm_rope_cases import NormRopeCase
-from kernels.qkv_cte.norm_rope_compare import MAX_ULPS, SegmentErrors
+from kernels.qkv_cte.oracle.cases import Case
+from kernels.qkv_cte.oracle.norm_rope_cases import NormRopeCase
+from kernels.qkv_cte.oracle.norm_rope_compare import MAX_ULPS, SegmentErrors
+from kernels.qkv_cte.planning import policy
 from tools.bench.tables import show
 
 SMALL = NormRopeCase(Case("small", 640, 1152, 3, "full", num_kv_heads=3, lnc=2))

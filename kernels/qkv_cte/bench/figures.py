@@ -19,10 +19,11 @@ import torch
 
 from common.hardware import TRN3
 from common.row_mx import pack_rows, pack_weight
-from kernels.qkv_cte import cases, plan
 from kernels.qkv_cte.bench import measure
-from kernels.qkv_cte.cases import Operands
-from kernels.qkv_cte.dims import Dims
+from kernels.qkv_cte.oracle import cases
+from kernels.qkv_cte.oracle.cases import Operands
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning.dims import Dims
 from tools.bench.command_line import OneLineParser
 from tools.bench.progress import progress
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
 from kernels.qkv_cte.bench.shapes import ShapeResult, Values
-from kernels.qkv_cte.compare import MAX_ULPS
-from kernels.qkv_cte.plan import HbmBytes, Plan
+from kernels.qkv_cte.oracle.compare import MAX_ULPS
+from kernels.qkv_cte.planning.plan import HbmBytes, Plan
 from tools.bench import comparison, predicted
 
 

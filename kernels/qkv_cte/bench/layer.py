@@ -10,15 +10,15 @@ import torch
 
 from common import row_mx
 from common.hardware import Hardware
-from kernels.qkv_cte import plan
 from kernels.qkv_cte.bench import measure
 from kernels.qkv_cte.bench.checkpoint import Layer, Linear
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 from kernels.qkv_cte.bench.shapes import within_tolerance
-from kernels.qkv_cte.cases import Operands
-from kernels.qkv_cte.compare import Errors, compare
-from kernels.qkv_cte.dims import Dims
-from kernels.qkv_cte.plan import Plan
+from kernels.qkv_cte.oracle.cases import Operands
+from kernels.qkv_cte.oracle.compare import Errors, compare
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning.dims import Dims
+from kernels.qkv_cte.planning.plan import Plan
 
 MAX_RELATIVE_RMS = 0.06
 """Largest accepted distance from the unquantised projection.

@@ -13,7 +13,7 @@ from kernels.qkv_cte.bench import layer, measure, small_layer
 from kernels.qkv_cte.bench.checkpoint import Linear, read_layer
 from kernels.qkv_cte.bench.random_layer_input import random_layer_input
 from kernels.qkv_cte.bench.small_layer import HIDDEN
-from kernels.qkv_cte.compare import Errors
+from kernels.qkv_cte.oracle.compare import Errors
 
 
 @pytest.fixture(scope="module")

@@ -12,10 +12,10 @@ import torch
 
 import nkisim
 from common.row_mx import H_PACK, ROW_TAIL_BYTES
-from kernels.qkv_cte.cases import Operands
-from kernels.qkv_cte.dims import Dims
-from kernels.qkv_cte.kernel import row_mx_projection
-from kernels.qkv_cte.plan import HbmBytes, Plan
+from kernels.qkv_cte.device.kernel import row_mx_projection
+from kernels.qkv_cte.oracle.cases import Operands
+from kernels.qkv_cte.planning.dims import Dims
+from kernels.qkv_cte.planning.plan import HbmBytes, Plan
 from nkisim.execution import CoreReport
 from nkisim.record import Record, count_by_engine, hbm_traffic
 

@@ -3,9 +3,10 @@
 import torch
 
 from common.hardware import TRN3
-from kernels.qkv_cte import cases, plan
 from kernels.qkv_cte.bench import measure
-from kernels.qkv_cte.plan import HbmBytes
+from kernels.qkv_cte.oracle import cases
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning.plan import HbmBytes
 
 CASE = next(case for case in cases.CORNERS if case.name == "h_1152")
 BATCH = next(case for case in cases.CORNERS if case.name == "batch_2")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import sys
 
 from common.hardware import TRN3
-from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import measure, shapes
+from kernels.qkv_cte.oracle import cases
 from tools.bench import predicted, stored
 
 KERNEL = "qkv_cte"

@@ -7,9 +7,9 @@ import re
 import pytest
 
 from common.hardware import TRN3
-from kernels.qkv_cte import cases
 from kernels.qkv_cte.bench import json_document, shapes, tables
-from kernels.qkv_cte.compare import Errors
+from kernels.qkv_cte.oracle import cases
+from kernels.qkv_cte.oracle.compare import Errors
 from tools.bench.tables import show
 
 BATCH = next(case for case in cases.CORNERS if case.name == "batch_2")

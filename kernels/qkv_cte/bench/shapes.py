@@ -13,14 +13,15 @@ from common.hardware import Hardware
 from devicetime import report
 from devicetime.predict import Prediction
 from devicetime.timeline import Timeline
-from kernels.qkv_cte import cases, compare, plan
-from kernels.qkv_cte import policy as policies
 from kernels.qkv_cte.bench import measure
 from kernels.qkv_cte.bench.baselines import BASELINES
 from kernels.qkv_cte.bench.measure import Measurement
-from kernels.qkv_cte.cases import Case
-from kernels.qkv_cte.compare import Errors
-from kernels.qkv_cte.plan import HbmBytes, Plan
+from kernels.qkv_cte.oracle import cases, compare
+from kernels.qkv_cte.oracle.cases import Case
+from kernels.qkv_cte.oracle.compare import Errors
+from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning import policy as policies
+from kernels.qkv_cte.planning.plan import HbmBytes, Plan
 from tools.bench import predicted
 from tools.bench.predicted import Predicted
 

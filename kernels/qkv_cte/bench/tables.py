@@ -10,9 +10,9 @@ from rich.table import Table
 from kernels.qkv_cte.bench.baselines import BASELINES
 from kernels.qkv_cte.bench.layer import MAX_RELATIVE_RMS, ProjectionResult
 from kernels.qkv_cte.bench.shapes import ShapeResult
-from kernels.qkv_cte.cases import SUITES, Case
-from kernels.qkv_cte.compare import MAX_ULPS
-from kernels.qkv_cte.plan import Plan
+from kernels.qkv_cte.oracle.cases import SUITES, Case
+from kernels.qkv_cte.oracle.compare import MAX_ULPS
+from kernels.qkv_cte.planning.plan import Plan
 from tools.bench import predicted
 from tools.bench.tables import new_table, note
 

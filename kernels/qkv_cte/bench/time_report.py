@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from kernels.qkv_cte.bench.shapes import ShapeResult
-from kernels.qkv_cte.plan import HbmBytes
+from kernels.qkv_cte.planning.plan import HbmBytes
 from tools.timeline_report import memory
 from tools.timeline_report.report import Report, Section
 from tools.timeline_report.summary import Table

@@ -18,8 +18,8 @@ from dataclasses import dataclass
 import torch
 
 from common import row_mx
-from kernels.qkv_cte.dims import H_MULTIPLE
-from kernels.qkv_cte.lanes import to_rotate_half
+from kernels.qkv_cte.host.lanes import to_rotate_half
+from kernels.qkv_cte.planning.dims import H_MULTIPLE
 
 _LINEAR = re.compile(r"blocks\.\d+\.(attn[12]\.(to_[qkv]|to_out\.0)|ffn\.net\.(0\.proj|2))\.weight")
 _ROTATED = re.compile(r"blocks\.\d+\.attn1\.(to_[qk]\.(weight|bias)|norm_[qk]\.weight)")

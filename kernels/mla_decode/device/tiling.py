@@ -1,0 +1,48 @@
+"""Sizes that follow from a configuration."""
+
+import nki.language as nl
+from kernels.mla_decode.device.config import P_MAX, SCALED_CODES, AttentionConfig
+
+
+def count_tiles(extent: int, size: int) -> int:
+    """Tiles of `size` that cover `extent`."""
+    return (extent + size - 1) // size
+
+
+def prior_tiles(config: AttentionConfig) -> int:
+    """Key tiles of the selected prior; the last one may be ragged."""
+    return count_tiles(config.n_prior, P_MAX)
+
+
+def latent_tiles(config: AttentionConfig) -> int:
+    """Tiles of 128 latent features."""
+    return config.kv_lora_rank // P_MAX
+
+
+def packed_row_bytes(config: AttentionConfig) -> int:
+    """Bytes of a row of an fp8 cache: codes, a fp32 scale for each 128, and bf16 k_pe."""
+    return config.kv_lora_rank + 4 * (config.kv_lora_rank // SCALED_CODES) + 2 * config.rope
+
+
+def first_token(config: AttentionConfig) -> int:
+    """The first of this core's tokens."""
+    assert nl.num_programs(0) == config.cores
+    return nl.program_id(0) * config.n_tokens
+
+
+def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:
+    """First token and number of tokens of each softmax group."""
+    ranges = []
+    for first in range(0, config.n_tokens, config.group_tokens):
+        ranges.append((first, min(config.group_tokens, config.n_tokens - first)))
+    return ranges
+
+
+def tail_ranges(config: AttentionConfig) -> list[tuple[int, int]]:
+    """First token and one past the last of each batch of tokens that goes through the tails together."""
+    if not config.schedule.per_token_tails:
+        return [(0, config.n_tokens)]
+    ranges = []
+    for token in range(config.n_tokens):
+        ranges.append((token, token + 1))
+    return ranges

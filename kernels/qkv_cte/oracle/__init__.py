@@ -1,0 +1,1 @@
+"""The references in fp64, the named cases and the comparisons that tests and benches share."""

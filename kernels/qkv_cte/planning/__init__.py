@@ -1,0 +1,1 @@
+"""Plans of a call: schedule, memory map, bytes; and the policies that choose among them."""

@@ -1,0 +1,85 @@
+"""Policies: the seed's rule to the letter, and a search whose plans run and are none the worse for it."""
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from common import schedule
+from common.hardware import TRN3
+from devicetime.predict import predict
+from kernels.qkv_cte.oracle import norm_rope_cases
+from kernels.qkv_cte.oracle.cases import Case
+from kernels.qkv_cte.oracle.norm_rope_cases import NormRopeCase
+from kernels.qkv_cte.planning import plan, plan_checks, policy
+from kernels.qkv_cte.planning.dims import Dims
+
+ALONE = {call.case.name: dataclasses.replace(call, groups=None) for call in norm_rope_cases.WAN22}
+SMALL = NormRopeCase(Case("small", 640, 1152, 3, "full", num_kv_heads=3, lnc=2))
+CROSS = NormRopeCase(Case("cross", 384, 2048, 10, "full"), k_norm=False, rope=False, nbsd=True)
+
+
+def predicted_ns(made):
+    return predict(plan_checks.run_without_values(made), "trn3").total_ns
+
+
+def arguments(call):
+    return call.case.dims, TRN3, call.norm_rope, call.case.head_dim if call.nbsd else 0
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    seqlen=st.integers(1, 900), hidden=st.integers(1, 20), width=st.integers(1, 6000), bias=st.sampled_from([0, 2, 4])
+)
+def test_seed_is_the_seeds_rule(seqlen, hidden, width, bias):
+    """Degree, N, banks and blocks are those of `common.schedule.choose`, whose own tests recount the rule."""
+    dims = Dims(1, seqlen, 128 * hidden, width, 1, bias)
+    made = policy.seed(dims, TRN3)
+    assert made.schedule == schedule.choose(made.schedule.demand)
+    assert made == plan.make(dims, TRN3)
+    assert made.policy == "seed"
+
+
+@pytest.mark.parametrize("call", [SMALL, CROSS], ids=lambda call: call.case.name)
+def test_best_is_faster_than_the_seed_and_runs(call):
+    made = policy.best(*arguments(call), time_of=predicted_ns)
+    first = policy.seed(*arguments(call))
+    assert made.policy == "best"
+    assert predicted_ns(made) < predicted_ns(first)
+    assert made.hbm.weights <= first.hbm.weights
+    assert f"{predicted_ns(made) / 1e3:,.1f} us" in made.policy_why[0]
+    assert all(reason in str(made) for reason in made.policy_why)
+    plan_checks.assert_exact(made)
+    assert made == policy.best(*arguments(call), time_of=predicted_ns)
+
+
+def test_best_takes_the_least_of_what_it_was_told():
+    """Times of one's own: the third plan asked for is the best, and what cannot beat it is not asked for."""
+    asked = []
+
+    def time_of(made):
+        asked.append(made)
+        return 1.0 if len(asked) == 3 else 1e12 + len(asked)
+
+    made = policy.best(*arguments(SMALL), time_of=time_of)
+    assert dataclasses.replace(made, policy="seed", policy_why=()) == asked[2]
+    assert len(asked) == 3 + len(policy.SCALAR_EVERY)
+
+
+def test_no_prediction_is_below_the_bound():
+    for call in (SMALL, CROSS):
+        for made in (policy.seed(*arguments(call)), policy.best(*arguments(call), time_of=predicted_ns)):
+            assert policy.bound_ns(made) < predicted_ns(made)
+
+
+@pytest.mark.parametrize("name", ["cross_q", "cross_k", "cross_v"])
+def test_wan22_cross_attention(name):
+    """At most 0.8 of the seed's plan with all evictions on the Vector Engine, weights read once."""
+    call = ALONE[name]
+    made = policy.best(*arguments(call), time_of=predicted_ns)
+    naive = policy.seed(*arguments(call), one_engine=True)
+    ratio = predicted_ns(made) / predicted_ns(naive)
+    print(f"{name}: {policy.name_of(made)}, {ratio:.2f} of the seed on one engine")
+    assert ratio <= 0.8
+    assert made.hbm.weights == made.minimum.weights
