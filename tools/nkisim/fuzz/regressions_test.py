@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -110,3 +111,15 @@ def test_scales_of_a_product_at_a_register() -> None:
     expected, found = (run(kernel, data, scale, position).outputs for position in (None, 1))
     np.testing.assert_array_equal(found, expected)
     assert (run(kernel, data, scale, 0).outputs != expected).any()
+
+
+def test_a_dimension_of_one_element_keeps_no_view_from_a_wider_type() -> None:
+    def kernel(x: Any) -> Any:
+        tile = nl.ndarray((1, 6, 1), nl.bfloat16)
+        nisa.dma_copy(tile, x)
+        out = nl.ndarray((1, 1, 3), nl.float32, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, tile.permute((0, 2, 1)).view(nl.float32))
+        return out
+
+    x = np.arange(12, dtype=np.uint8).view(ml_dtypes.bfloat16).reshape(1, 6, 1)
+    np.testing.assert_array_equal(run(kernel, x).outputs.reshape(-1), x.reshape(-1).view(np.float32))

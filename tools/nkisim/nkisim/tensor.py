@@ -290,14 +290,13 @@ class NkiTensor(NKIObject):
             return self._viewed(View(self.shape, self.strides, self.offset), "view", new, new)
         if self.shape[-1] > 1 and self.strides[-1] != 1:
             raise ViewError(f"view: last dimension of {self.name} has stride {self.strides[-1]}; accepted: 1")
-        row = self.shape[-1] * old_size
-        scaled = [s * old_size for s in (*self.strides[:-1], self.offset)]
-        if row % new_size or any(s % new_size for s in scaled):
+        walked = [s for s, count in zip(self.strides[:-1], self.shape[:-1], strict=True) if count > 1]
+        if any(n * old_size % new_size for n in (self.shape[-1], self.offset, *walked)):
             raise ShapeError(
                 f"view: {self.shape} of {self.dtype} at offset {self.offset} does not divide into {new_size}-byte {new}"
             )
-        *strides, offset = (s // new_size for s in scaled)
-        return self._viewed(View((*self.shape[:-1], row // new_size), (*strides, 1), offset), "view", new, new)
+        row, offset, *strides = (n * old_size // new_size for n in (self.shape[-1], self.offset, *self.strides[:-1]))
+        return self._viewed(View((*self.shape[:-1], row), (*strides, 1), offset), "view", new, new)
 
     reinterpret_cast = view
 
