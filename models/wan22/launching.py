@@ -8,11 +8,8 @@ from typing import Any
 
 import torch
 
-from kernels.qkv_cte import QKVArguments, qkv, row_mx_qkv_proj
-from kernels.qkv_cte.device.kernel import row_mx_projection
-from kernels.qkv_cte.device.qkv_kernel import qkv_projection
-from kernels.qkv_cte.host.call import kernel_operands
-from kernels.qkv_cte.host.qkv_call import prepare
+from kernels.qkv_cte import qkv, row_mx_qkv_proj
+from kernels.qkv_cte.host import entry, shim
 
 TARGET = "trn3"
 """The first with the products of ROW_MX."""
@@ -36,13 +33,13 @@ class Checked:
     """A call that has been checked: the kernel for `lnc` cores, and what it is called with."""
 
     kernel: Any
-    operands: Mapping[str, Any] | tuple[Any, ...]
+    operands: Mapping[str, Any]
 
 
 def launch(call: Call, lnc: int) -> torch.Tensor:
     """Runs a call."""
-    entry = row_mx_qkv_proj if call.quantised else qkv
-    result: torch.Tensor = entry(**call.arguments, target=TARGET, lnc=lnc)
+    function = row_mx_qkv_proj if call.quantised else qkv
+    result: torch.Tensor = function(**call.arguments, target=TARGET, lnc=lnc)
     return result
 
 
@@ -52,7 +49,6 @@ def check(call: Call, lnc: int) -> Checked:
     Raises:
         TypeError, ValueError: an argument is not as the entry describes it.
     """
-    if call.quantised:
-        return Checked(row_mx_projection[lnc], kernel_operands(**call.arguments, target=TARGET, lnc=lnc))
-    prepared = prepare(QKVArguments(**call.arguments), target=TARGET, lnc=lnc)
-    return Checked(qkv_projection[lnc], {"config": prepared.plan.config, **prepared.tensors})
+    called = shim.ENTRY if call.quantised else entry.ENTRY
+    prepared = called.prepare(called.record(**call.arguments), target=TARGET, lnc=lnc)
+    return Checked(called.kernel[lnc], prepared.operands)

@@ -66,6 +66,11 @@ CALLS = (
     QKVCase("decode_row_mx", 96, 256, 9, 2, 64, lnc=2, bias=True, quantization=Q.ROW_MX, rope=True),
 )
 
+CACHES = {
+    cache: QKVCase(cache, 66, 256, 3, 2, 64, 2, lnc=2 if cache == "flat" else 1, cache=cache, sums=("q", "v"))
+    for cache in ("flat", "blocks")
+}
+
 
 def run(case, call):
     """The result, and the call with copies of what it wrote to."""
@@ -228,6 +233,21 @@ def test_a_stage_across_heads_and_over_single_heads_agree_on_one_head():
     one, all_heads = run(single, random_call(single))[0], run(across, random_call(across))[0]
     assert max_ulps(random_call(single), one) <= 0.75
     assert (one.double() - all_heads.double()).abs().max() <= bf16_ulp(one.double()).max()
+
+
+@pytest.mark.parametrize("case", CACHES.values(), ids=lambda case: case.name)
+def test_what_is_written_may_be_views_of_one_tensor(case):
+    """Caches one behind the other in a tensor, and the sums of squares in another: the values of tensors apart."""
+    call = random_call(case)
+    expected, apart = run(case, call)
+    both = torch.stack([call.k_cache, call.v_cache])
+    sums = torch.zeros(3, 1, case.batch, case.seqlen)
+    views = {"k_cache": both[0], "v_cache": both[1], "q_squared_sum_out": sums[0, 0], "v_squared_sum_out": sums[2, 0]}
+    together = dataclasses.replace(call, **views)
+    assert torch.equal(qkv(**vars(together), target=case.target, lnc=case.lnc), expected)
+    for name, view in views.items():
+        assert torch.equal(view, getattr(apart, name)), name
+    assert not sums[1].any()
 
 
 @pytest.mark.parametrize("rope", [False, True])

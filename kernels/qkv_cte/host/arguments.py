@@ -18,7 +18,7 @@ from common.budget import BudgetError
 from common.checks import require_int
 from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
-from kernels.qkv_cte.device.config import S_TILE, SEED_FLOW, Flow, NormRopePass
+from kernels.qkv_cte.device.config import NO_STAGES, S_TILE, SEED_FLOW, Flow, NormRopePass, Stages
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.planning import plan
 from kernels.qkv_cte.planning.choice import Choice
@@ -243,17 +243,22 @@ def require_layout(output_layout: Any, head_dim: int) -> None:
 
 
 def make_plan(
-    dims: Dims, chip: Hardware, norm_rope: NormRopePass | None, nbsd_head_dim: int, choice: Any = None
+    dims: Dims,
+    chip: Hardware,
+    norm_rope: NormRopePass | None,
+    nbsd_head_dim: int,
+    choice: Any,
+    flow: Flow = SEED_FLOW,
+    stages: Stages = NO_STAGES,
 ) -> Plan:
-    """The plan of a call; by the seed's rule where `choice` is None.
+    """The plan of a call; by the seed's rule, with the flow that is given, where `choice` is None.
 
     Raises:
         TypeError, ValueError: rows are too wide for SBUF, in the projection or in the norm and RoPE pass; or the
             choice is none for these sizes.
     """
-    if choice is None:
-        rule, flow = schedule.choose, SEED_FLOW
-    else:
+    rule: plan.Policy = schedule.choose
+    if choice is not None:
         if not isinstance(choice, Choice):
             raise TypeError(f"choice is a {type(choice).__name__}; accepted: a Choice, such as Plan.choice, or None")
         if not isinstance(choice.flow, Flow):
@@ -262,7 +267,7 @@ def make_plan(
         rule = functools.partial(schedule.force, degree=choice.degree, resident_h_tiles=choice.resident_h_tiles)
         flow = choice.flow
     try:
-        return plan.make(dims, chip, rule, norm_rope, nbsd_head_dim, flow)
+        return plan.make(dims, chip, rule, norm_rope, nbsd_head_dim, flow, stages)
     except BudgetError as error:
         raise ValueError(f"packed_hidden of H = {dims.hidden} and weight of I = {dims.width}: {error}") from None
     except ValueError as error:
@@ -305,6 +310,11 @@ def require_finite(name: str, value: torch.Tensor) -> None:
     bad = first(~torch.isfinite(value)) if value.device.type == "cpu" else None
     if bad:
         raise ValueError(f"{name} has {value[bad].item()} at {list(bad)}; accepted: finite values")
+
+
+def dense(tensors: dict[str, torch.Tensor | None]) -> dict[str, torch.Tensor | None]:
+    """The tensors as the kernel takes them, contiguous; None as it is."""
+    return {name: None if tensor is None else tensor.contiguous() for name, tensor in tensors.items()}
 
 
 def first(mask: torch.Tensor) -> tuple[int, ...] | None:

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-import nki
-from common.platform_target import platform_target
 from kernels.qkv_cte.device.qkv_kernel import qkv_projection
-from kernels.qkv_cte.host import qkv_op
+from kernels.qkv_cte.host import op, qkv_call, ranks
+from kernels.qkv_cte.host.entries import Entry
 from kernels.qkv_cte.host.qkv_arguments import QKVArguments
-from kernels.qkv_cte.host.qkv_call import prepare
+
+WRITTEN = ("k_cache", "v_cache", "q_squared_sum_out", "k_squared_sum_out", "v_squared_sum_out")
+
+ENTRY = Entry("qkv", QKVArguments, qkv_call.prepare, qkv_projection, WRITTEN)
+op.define(ENTRY)
 
 
 def qkv(
@@ -31,6 +35,9 @@ def qkv(
     Tensors on the CPU run on the simulator, others on the device they are on. torch.compile and torch.export see one
     op, `torch.ops.qkv_cte.qkv`. No gradients.
 
+    With `replica_groups` every rank calls. On the CPU each is a process of the default torch.distributed group, which
+    is a gloo group, and none begins before all agree; `qkv_ranks` runs them in one process instead.
+
     Args:
         input, fused_qkv_weights, options: the fields of `QKVArguments`.
         target: "trn2" or "trn3"; ROW_MX and MXFP8 need "trn3".
@@ -41,21 +48,26 @@ def qkv(
         `input`; bfloat16 with ROW_MX.
 
     Raises:
-        TypeError, ValueError: an argument is not as described; nothing has run.
+        TypeError, ValueError: an argument is not as described, here or on another rank, or ranks differ; nothing has
+            run.
+        nkisim.errors.DeadlockError: a rank does not call.
     """
     call = QKVArguments(input=input, fused_qkv_weights=fused_qkv_weights, **options)
-    return qkv_op.traced(call, target, lnc) if torch.compiler.is_compiling() else run(call, target, lnc)
+    return op.call(ENTRY, call, target=target, lnc=lnc)
 
 
-@torch.no_grad()
-def run(call: QKVArguments, target: str, lnc: int) -> torch.Tensor:
-    """Checks a call and runs it, on the simulator or on the device; returns and raises what `qkv` does."""
-    prepared = prepare(call, target=target, lnc=lnc)
-    config = prepared.plan.config
-    if call.input.device.type != "cpu":
-        return qkv_projection[lnc](config=config, **prepared.tensors)
-    with platform_target(target):
-        return nki.simulate(qkv_projection[lnc])(config=config, **prepared.tensors)
+def qkv_ranks(calls: Sequence[Mapping[str, Any]], *, target: str = "trn3", lnc: int = 2) -> list[torch.Tensor]:
+    """`qkv` on several ranks that share their sums of squares, each with its own heads.
 
+    Args:
+        calls: one entry per rank, from rank 0 on: the fields of `QKVArguments` by name; tensors on the CPU. Sizes,
+            types and everything that is no tensor agree on all ranks, and `replica_groups` names just these ranks.
+        target, lnc: as for `qkv`, of every rank.
 
-qkv_op.define(run)
+    Returns:
+        The ranks' results in their order.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described; nothing has run. A note names the rank.
+    """
+    return ranks.run(ENTRY, calls, target=target, lnc=lnc)

@@ -37,6 +37,12 @@ class QKVOutputLayout(enum.Enum):
     NBSd = "NBSd"
     """[num_heads, B, S, head_dim]"""
 
+    def shape(self, batch: int, seqlen: int, heads: int, head_dim: int) -> tuple[int, ...]:
+        """Shape of a result in this layout."""
+        if self is QKVOutputLayout.NBSd:
+            return heads, batch, seqlen, head_dim
+        return batch, seqlen, heads * head_dim
+
 
 class QuantizationType(enum.Enum):
     """How the operands of the products are quantised."""

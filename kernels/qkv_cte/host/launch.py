@@ -1,31 +1,26 @@
-"""Checks a call and runs it: on the device that its tensors are on, or on the simulator."""
+"""Runs a call: on the device that its tensors are on, or on the simulator."""
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 import torch
 
 import nki
 from common.platform_target import platform_target
-from kernels.qkv_cte.device.kernel import row_mx_projection
-from kernels.qkv_cte.host import arguments, process_ranks, ranks
-from kernels.qkv_cte.host.call import kernel_operands
+from kernels.qkv_cte.host import arguments, process_ranks
+from kernels.qkv_cte.host.entries import Entry
 
 
 @torch.no_grad()
-def run(target: str, lnc: int, **call: Any) -> torch.Tensor:
-    """Runs a call whose arguments are those of `shim.row_mx_qkv_proj`, by name; returns and raises what that does."""
-    make_operands = functools.partial(kernel_operands, **call, target=target, lnc=lnc)
-    groups = call["replica_groups"]
-    if groups is not None and isinstance(call["packed_hidden"], torch.Tensor) and call["packed_hidden"].is_cpu:
-        arguments.require_replica_groups(groups)
-        process_ranks.require_group(groups)
-        named = ranks.named(call | {"target": target, "lnc": lnc})
-        return process_ranks.run(make_operands, named, target=target, lnc=lnc)
-    operands = make_operands()
-    if call["packed_hidden"].device.type != "cpu":
-        return row_mx_projection[lnc](*operands)
+def run(entry: Entry, call: Any, *, target: str, lnc: int) -> torch.Tensor:
+    """Checks a call and runs it; returns and raises what the entry's function does."""
+    on_cpu = isinstance(call.activations, torch.Tensor) and call.activations.is_cpu
+    if on_cpu and call.replica_groups is not None:
+        arguments.require_replica_groups(call.replica_groups)
+        return process_ranks.run(entry, call, target=target, lnc=lnc)
+    operands = entry.prepare(call, target=target, lnc=lnc).operands
+    if not on_cpu:
+        return entry.kernel[lnc](**operands)
     with platform_target(target):
-        return nki.simulate(row_mx_projection[lnc])(*operands)
+        return nki.simulate(entry.kernel[lnc])(**operands)

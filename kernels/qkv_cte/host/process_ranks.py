@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from kernels.qkv_cte.device.kernel import row_mx_projection
-from kernels.qkv_cte.host.ranks import require_agreement
+from kernels.qkv_cte.host.entries import Entry
+from kernels.qkv_cte.host.ranks import named, require_agreement
 
 ARRIVAL_SECONDS = 20.0
 """How long a rank waits for the others to call."""
@@ -19,8 +18,12 @@ COMPUTE_SECONDS = 300.0
 """How long it waits at the all-reduce for a rank that computes more slowly."""
 
 
-def require_group(groups: tuple[tuple[int, ...], ...]) -> None:
+def require_group(groups: tuple[tuple[int, ...], ...], function: str) -> None:
     """The process group that the ranks of `groups` number is there, and each of its ranks is in one of them.
+
+    Args:
+        groups: of a call.
+        function: that was called.
 
     Raises:
         ValueError: torch.distributed has no group, another backend than gloo, or other ranks.
@@ -28,7 +31,7 @@ def require_group(groups: tuple[tuple[int, ...], ...]) -> None:
     if not (dist.is_available() and dist.is_initialized()):
         raise ValueError(
             f"replica_groups is {groups} and torch.distributed is not initialised; accepted: None, a gloo process "
-            f"group (torch.distributed.init_process_group), or all ranks at once in row_mx_qkv_proj_ranks"
+            f"group (torch.distributed.init_process_group), or all ranks at once in {function}_ranks"
         )
     if dist.get_backend() != "gloo":
         raise ValueError(
@@ -45,14 +48,12 @@ def require_group(groups: tuple[tuple[int, ...], ...]) -> None:
         )
 
 
-def run(
-    make_operands: Callable[[], tuple[Any, ...]], arguments: Mapping[str, Any], *, target: str, lnc: int
-) -> torch.Tensor:
-    """Runs the kernel as this process's rank once all ranks agree.
+def run(entry: Entry, call: Any, *, target: str, lnc: int) -> torch.Tensor:
+    """Runs the entry's kernel as this process's rank once all ranks agree.
 
     Args:
-        make_operands: checks this rank's arguments and returns the kernel's.
-        arguments: by name, tensors as text (`ranks.named`), to compare with the other ranks'.
+        entry: whose function every rank calls.
+        call: this rank's arguments, with replica groups.
         target, lnc: of every rank.
 
     Raises:
@@ -61,12 +62,14 @@ def run(
     """
     import nkisim  # Comes with the simulated nki. On a device the kernel itself knows its rank.
 
+    require_group(call.replica_groups, entry.name)
     operands, error = None, None
     try:
-        operands = make_operands()
+        operands = entry.prepare(call, target=target, lnc=lnc).operands
     except (TypeError, ValueError) as refused:
         error = refused
-    told = _tell({"arguments": dict(arguments), "error": None if error is None else str(error)})
+    given = {"function": entry.name, "target": target, "lnc": lnc} | named(call)
+    told = _tell({"arguments": given, "error": None if error is None else str(error)}, entry.name)
     if error is not None or operands is None:
         assert error is not None
         raise error
@@ -75,11 +78,11 @@ def run(
             raise ValueError(f"rank {rank} refuses its arguments: {other['error']}")
     require_agreement([other["arguments"] for other in told])
     options = nkisim.Options(target=target, rank_timeout_seconds=COMPUTE_SECONDS)
-    result: torch.Tensor = nkisim.run_in_group(row_mx_projection[lnc], *operands, options=options).outputs
+    result: torch.Tensor = nkisim.run_in_group(entry.kernel[lnc], **operands, options=options).outputs
     return result
 
 
-def _tell(mine: dict[str, Any]) -> list[dict[str, Any]]:
+def _tell(mine: dict[str, Any], function: str) -> list[dict[str, Any]]:
     """What every rank tells the others, in the order of the ranks."""
     from nkisim.errors import DeadlockError
 
@@ -89,7 +92,7 @@ def _tell(mine: dict[str, Any]) -> list[dict[str, Any]]:
         line = str(error).partition("\n")[0]
         raise DeadlockError(
             f"rank {dist.get_rank()} has waited {ARRIVAL_SECONDS:g} s for all {dist.get_world_size()} ranks to call "
-            f"row_mx_qkv_proj: {line}"
+            f"{function}: {line}"
         ) from None
     told: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(told, mine)

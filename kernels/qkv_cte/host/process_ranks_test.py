@@ -1,5 +1,6 @@
 """One rank in each process: the values of one process, and an error on every rank when one is wrong."""
 
+import dataclasses
 import os
 import socket
 import subprocess
@@ -9,31 +10,45 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from kernels.qkv_cte import NormType, QKNormConfig, row_mx_qkv_proj, row_mx_qkv_proj_ranks
+from kernels.qkv_cte import NormType, QKNormConfig, qkv, qkv_ranks, row_mx_qkv_proj, row_mx_qkv_proj_ranks
 from kernels.qkv_cte.host import process_ranks
 from kernels.qkv_cte.oracle.cases import Case
 from kernels.qkv_cte.oracle.norm_rope_cases import NormRopeCase, normal_operands
+from kernels.qkv_cte.oracle.qkv_cases import QKVCase, random_call
 
 PROGRAM = """
 import sys
 import torch, torch.distributed as dist
 from kernels.qkv_cte.host import process_ranks, process_ranks_test
-from kernels.qkv_cte import row_mx_qkv_proj
 rank, port, folder, ways = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
 dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
 process_ranks.ARRIVAL_SECONDS = 3.0
 for number, way in enumerate(ways):
-    call = process_ranks_test.call_of(rank, way if rank == 1 else "right")
+    function, call = process_ranks_test.call_of(rank, way if rank == 1 else "qkv" if "qkv" in way else "right")
     try:
         if rank == 0 or way != "absent":
-            torch.save(row_mx_qkv_proj(**call), f"{folder}/{rank}_{number}.pt")
+            torch.save(function(**call), f"{folder}/{rank}_{number}.pt")
     except Exception as error:
         print(number, type(error).__name__, str(error).replace(chr(10), " "), flush=True)
 """
 
 
 def call_of(rank, way="right"):
-    """Arguments of rank `rank` of two, each with its own heads."""
+    """The function that rank `rank` of two calls, and its arguments: each rank has its own heads."""
+    if way.startswith("qkv"):
+        return qkv, qkv_call_of(rank) | ({} if way == "qkv" else {"bias": None})
+    return row_mx_qkv_proj, row_mx_call_of(rank, way)
+
+
+def qkv_call_of(rank):
+    """Arguments of `qkv`."""
+    norm = QKNormConfig(NormType.RMS_NORM_ACROSS_HEADS, NormType.RMS_NORM_ACROSS_HEADS)
+    case = QKVCase("rank", 130, 128, 2, 1, 64, bias=True, rope=True, pre=norm, lnc=2, sums=("q",))
+    return vars(dataclasses.replace(random_call(case, seed=rank), replica_groups=((0, 1),)))
+
+
+def row_mx_call_of(rank, way="right"):
+    """Arguments of `row_mx_qkv_proj`."""
     call = NormRopeCase(Case("rank", 34, 128, 2, "full", num_kv_heads=1, head_dim=64, lnc=2))
     operands, norm = normal_operands(call, seed=rank), NormType.RMS_NORM_ACROSS_HEADS
     assert operands.cos is not None
@@ -57,6 +72,7 @@ def call_of(rank, way="right"):
     }
     changes = {
         "right": {},
+        "right beside qkv": {},
         "absent": {},
         "shape": {"packed_hidden": packed_hidden[:, :32], "cos_cache": operands.cos[:, :32]}
         | {"sin_cache": operands.sin[:, :32]},
@@ -91,13 +107,27 @@ def run(tmp_path, *ways):
 
 def test_two_processes_are_two_ranks(tmp_path):
     assert run(tmp_path, "right", "right") == [[], []]
-    expected = row_mx_qkv_proj_ranks([call_of(rank) for rank in (0, 1)])
-    alone = row_mx_qkv_proj(**(call_of(0) | {"replica_groups": None}))
+    expected = row_mx_qkv_proj_ranks([row_mx_call_of(rank) for rank in (0, 1)])
+    alone = row_mx_qkv_proj(**(row_mx_call_of(0) | {"replica_groups": None}))
     for number in (0, 1):
         for rank in (0, 1):
             found = torch.load(tmp_path / f"{rank}_{number}.pt", weights_only=True)
             assert torch.equal(found, expected[rank])
             assert not torch.equal(found, alone)
+
+
+def test_a_general_call_in_two_processes(tmp_path):
+    """The values of one process; a bias that one rank lacks and another function are named, and nothing runs."""
+    named = [
+        "1 ValueError bias of rank 1 is None; accepted: [1, 256] torch.float32, as on rank 0",
+        "2 ValueError function of rank 1 is row_mx_qkv_proj; accepted: qkv, as on rank 0",
+    ]
+    assert run(tmp_path, "qkv", "qkv without bias", "right beside qkv", "qkv") == [named, named]
+    expected = qkv_ranks([qkv_call_of(rank) for rank in (0, 1)])
+    for number in (0, 3):
+        for rank in (0, 1):
+            assert torch.equal(torch.load(tmp_path / f"{rank}_{number}.pt", weights_only=True), expected[rank])
+    assert not torch.equal(qkv(**(qkv_call_of(0) | {"replica_groups": None})), expected[0])
 
 
 def test_one_wrong_rank_and_none_runs(tmp_path):
@@ -139,14 +169,14 @@ def alone():
 )
 @pytest.mark.usefixtures("alone")
 def test_groups_that_miss_a_rank_are_refused(groups, message, monkeypatch):
-    monkeypatch.setattr(process_ranks, "run", lambda *_, **__: pytest.fail("launched"))
+    monkeypatch.setattr(process_ranks, "_tell", lambda *_: pytest.fail("launched"))
     with pytest.raises(ValueError, match=f"^{message}"):
-        row_mx_qkv_proj(**(call_of(0) | {"replica_groups": groups}))
+        row_mx_qkv_proj(**(row_mx_call_of(0) | {"replica_groups": groups}))
 
 
 @pytest.mark.usefixtures("alone")
 def test_a_group_of_one_is_no_group():
     assert torch.equal(
-        row_mx_qkv_proj(**(call_of(0) | {"replica_groups": ((0,),)})),
-        row_mx_qkv_proj(**(call_of(0) | {"replica_groups": None})),
+        row_mx_qkv_proj(**(row_mx_call_of(0) | {"replica_groups": ((0,),)})),
+        row_mx_qkv_proj(**(row_mx_call_of(0) | {"replica_groups": None})),
     )

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QKVOutputLayout, QuantizationType
+from kernels.qkv_cte.planning.choice import Choice
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,14 +40,16 @@ class QKVArguments:
         qk_norm_pre_rope_q_beta, ...: [1, d_head], with LAYER_NORM, or None.
         k_cache, v_cache: [B, max_seqlen, num_kv_heads * d_head]: token s of batch b is written to row s of b. With
             `use_block_kv` [num_blocks, block_size, num_kv_heads * d_head]. Of the output's type, or float8_e4m3fn or
-            float8_e5m2 with scales. Written in place.
+            float8_e5m2 with scales. Written in place; contiguous, and may be views of one tensor that do not overlap.
         k_scale, v_scale: a number, or a float32 tensor of one; a code times its scale is the value.
         fp8_max, fp8_min: where quotients are clamped; the largest number of the cache's type, and its negative.
         use_block_kv, slot_mapping, block_size: block cache; slot_mapping [B, S] int32, row `slot % block_size` of
             block `slot // block_size`. Tokens with a negative slot are left out.
         q_squared_sum_out, k_squared_sum_out, v_squared_sum_out: [B, S] float32, written in place: per token the sum
             of squares of the projection, before norm and RoPE.
-        replica_groups: tuple of tuples of ranks for a norm across heads, or None.
+        replica_groups: tuple of tuples of ranks for a norm across heads, each rank of the call's world in one of them;
+            None where this rank holds all heads.
+        choice: how the call runs, such as `choice` of a plan that `policy.best` found; None for the seed's rule.
     """
 
     input: torch.Tensor
@@ -94,3 +97,17 @@ class QKVArguments:
     k_squared_sum_out: torch.Tensor | None = None
     v_squared_sum_out: torch.Tensor | None = None
     replica_groups: tuple[tuple[int, ...], ...] | None = None
+    choice: Choice | None = None
+
+    @property
+    def activations(self) -> torch.Tensor:
+        """What is projected; its device is that of the call."""
+        return self.input
+
+    @property
+    def output_like(self) -> torch.Tensor:
+        """A tensor like the result, of no values."""
+        batch, seqlen, _ = self.input.shape
+        shape = self.output_layout.shape(batch, seqlen, self.num_q_heads + 2 * self.num_kv_heads, self.d_head)
+        row_mx = self.quantization_type is QuantizationType.ROW_MX
+        return self.input.new_empty(shape, dtype=torch.bfloat16 if row_mx else self.input.dtype)

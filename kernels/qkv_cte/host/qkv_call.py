@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
-from common.budget import BudgetError
 from kernels.qkv_cte.device.config import BANK_COLUMNS, Flow, HeadStage, NormRopePass, Stages
 from kernels.qkv_cte.host import arguments, qkv_cache_checks, qkv_checks
 from kernels.qkv_cte.host.arguments import Segments
+from kernels.qkv_cte.host.entries import PreparedCall
 from kernels.qkv_cte.host.interface import (
     SEQLEN_THRESHOLD_FOR_QKV_CTE,
     QKNormConfig,
@@ -21,25 +20,11 @@ from kernels.qkv_cte.host.interface import (
     QuantizationType,
 )
 from kernels.qkv_cte.host.qkv_arguments import QKVArguments
-from kernels.qkv_cte.planning import pass_plan, plan
+from kernels.qkv_cte.planning import pass_plan
 from kernels.qkv_cte.planning.dims import Dims
-from kernels.qkv_cte.planning.plan import Plan
 
 COPYING_FLOW = Flow(scalar_every=2)
 """Where a bank is only copied, every second one by the Scalar Engine."""
-
-
-@dataclass(frozen=True)
-class PreparedCall:
-    """A checked call.
-
-    Attributes:
-        plan: how it runs.
-        tensors: the kernel's arguments by name, but `config`.
-    """
-
-    plan: Plan
-    tensors: dict[str, Any]
 
 
 def prepare(call: QKVArguments, *, target: str, lnc: int) -> PreparedCall:
@@ -81,7 +66,10 @@ def prepare(call: QKVArguments, *, target: str, lnc: int) -> PreparedCall:
         bank_columns=bank_columns,
         column_unit=_column_unit(call, stages, across),
     )
-    made = _plan(dims, chip, _pass(call, dims, segments) if across else None, call, stages)
+    norm_rope = _pass(call, dims, segments) if across else None
+    nbsd_head_dim = call.d_head if call.output_layout is QKVOutputLayout.NBSd else 0
+    with _published_names():
+        made = arguments.make_plan(dims, chip, norm_rope, nbsd_head_dim, call.choice, COPYING_FLOW, stages)
     return PreparedCall(made, tensors | {"bias": bias} | _stage_tensors(call, across))
 
 
@@ -142,7 +130,7 @@ def _require_operands(call: QKVArguments, segments: Segments) -> tuple[dict[str,
         else:
             qkv_checks.require_plain_weight(call, segments)
     tensors = {"hidden": call.input, "weight": call.fused_qkv_weights, "weight_scales": scales}
-    return {name: None if tensor is None else tensor.contiguous() for name, tensor in tensors.items()}, hidden
+    return arguments.dense(tensors), hidden
 
 
 def _require_norms(call: QKVArguments, segments: Segments) -> bool:
@@ -153,11 +141,6 @@ def _require_norms(call: QKVArguments, segments: Segments) -> bool:
         qkv_checks.require_across(call, segments)
     elif call.replica_groups is not None:
         raise ValueError("replica_groups is given without a norm across heads; accepted: None")
-    if call.replica_groups is not None and call.input.device.type == "cpu":
-        raise ValueError(
-            "replica_groups is given with tensors on the CPU; accepted: None, or all ranks at once in "
-            "row_mx_qkv_proj_ranks"
-        )
     return across
 
 
@@ -176,14 +159,6 @@ def _pass(call: QKVArguments, dims: Dims, segments: Segments) -> NormRopePass | 
         eps=float(config.eps),
         replica_groups=call.replica_groups,
     )
-
-
-def _plan(dims: Dims, chip: Any, norm_rope: NormRopePass | None, call: QKVArguments, stages: Stages) -> Plan:
-    nbsd_head_dim = call.d_head if call.output_layout is QKVOutputLayout.NBSd else 0
-    try:
-        return plan.make(dims, chip, norm_rope=norm_rope, nbsd_head_dim=nbsd_head_dim, flow=COPYING_FLOW, stages=stages)
-    except BudgetError as error:
-        raise ValueError(f"input of H = {dims.hidden} and weights of I = {dims.width}: {error}") from None
 
 
 def _stage_tensors(call: QKVArguments, across: bool) -> dict[str, Any]:
@@ -215,4 +190,4 @@ def _stage_tensors(call: QKVArguments, across: bool) -> dict[str, Any]:
         "k_squared_sum": call.k_squared_sum_out,
         "v_squared_sum": call.v_squared_sum_out,
     }
-    return written | {name: None if tensor is None else tensor.contiguous() for name, tensor in read.items()}
+    return written | arguments.dense(read)

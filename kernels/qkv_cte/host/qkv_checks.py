@@ -371,14 +371,20 @@ def require_bias(call: QKVArguments, width: int) -> torch.Tensor | None:
 
 
 def require_apart(call: QKVArguments) -> None:
-    """What is written shares no memory with another argument."""
+    """What is written shares no memory with another argument; views of one tensor may lie side by side."""
     written = ("k_cache", "v_cache", "q_squared_sum_out", "k_squared_sum_out", "v_squared_sum_out")
-    spans = {}
-    for name, value in vars(call).items():
-        if isinstance(value, torch.Tensor) and value.device.type == "cpu":
-            storage = value.untyped_storage()
-            spans[name] = (storage.data_ptr(), storage.data_ptr() + storage.nbytes())
+    spans = {
+        name: _span(value)
+        for name, value in vars(call).items()
+        if isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    }
     for name in written:
         for other, (first, last) in spans.items():
             if name in spans and name != other and spans[name][0] < last and first < spans[name][1]:
                 raise ValueError(f"{name} shares memory with {other}; accepted: memory of its own, it is written to")
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    """Addresses of the first byte of a tensor and of the one behind its last."""
+    steps = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return tensor.data_ptr(), tensor.data_ptr() + (steps + 1) * tensor.itemsize

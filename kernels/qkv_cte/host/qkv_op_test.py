@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from kernels.qkv_cte import NormType, QKNormConfig, QKVArguments, QKVOutputLayout, QuantizationType, qkv
-from kernels.qkv_cte.host import qkv_op
+from kernels.qkv_cte.device.config import Flow
+from kernels.qkv_cte.host import op
+from kernels.qkv_cte.host.entry import ENTRY, WRITTEN
 
 CHECKS = ("test_schema", "test_faketensor", "test_aot_dispatch_dynamic")
 
@@ -64,11 +66,11 @@ def options(made):
 
 @pytest.mark.parametrize("make", CALLS.values(), ids=CALLS)
 def test_opcheck(make):
-    torch.library.opcheck(torch.ops.qkv_cte.qkv.default, (), qkv_op.flat(make()) | {"lnc": 2}, test_utils=CHECKS)
+    torch.library.opcheck(torch.ops.qkv_cte.qkv.default, (), op.flat(ENTRY, make()) | {"lnc": 2}, test_utils=CHECKS)
     one, other = make(), make()
     expected = qkv(one.input, one.fused_qkv_weights, **options(one))
-    assert torch.equal(torch.ops.qkv_cte.qkv(**qkv_op.flat(other)), expected)
-    for name in qkv_op.WRITTEN:
+    assert torch.equal(torch.ops.qkv_cte.qkv(**op.flat(ENTRY, other)), expected)
+    for name in WRITTEN:
         if getattr(one, name) is not None:
             assert torch.equal(getattr(one, name), getattr(other, name))
             assert getattr(one, name).any()
@@ -90,9 +92,22 @@ def test_a_compiled_layer_calls_the_op(make):
     compiled, plain = Layer(make()), Layer(make())
     found = torch.compile(compiled, backend="aot_eager", fullgraph=True)(make().input)
     assert torch.equal(found, plain(make().input))
-    for name in qkv_op.WRITTEN:
+    for name in WRITTEN:
         if plain.options[name] is not None:
             assert torch.equal(compiled.options[name], plain.options[name])
+
+
+def test_caches_that_are_views_of_one_tensor_are_written_when_compiled():
+    made = with_caches()
+    plain = Layer(made)
+    expected = plain(made.input)
+    both = torch.zeros(2, *made.k_cache.shape, dtype=made.k_cache.dtype)
+
+    def forward(x, both):
+        return qkv(x, plain.weights, **plain.options | {"k_cache": both[0], "v_cache": both[1]}) * 2
+
+    assert torch.equal(torch.compile(forward, backend="aot_eager", fullgraph=True)(made.input, both), expected)
+    assert torch.equal(both, torch.stack([made.k_cache, made.v_cache]))
 
 
 @pytest.mark.parametrize("make", [call, with_norms], ids=["plain", "norms"])
@@ -115,8 +130,9 @@ def test_flat_and_back():
         fp8_max=240.0,
         hidden_actual=200,
         replica_groups=((0, 2), (1, 3)),
+        choice=Choice(2, 1, Flow(chunk_buffers=3, scalar_every=4)),
     )
-    back = qkv_op.call_of(qkv_op.flat(made))
+    back = op.unflat(ENTRY, op.flat(ENTRY, made))
     for field in dataclasses.fields(made):
         one, other = getattr(made, field.name), getattr(back, field.name)
         assert one is other or one == other, field.name
@@ -124,7 +140,7 @@ def test_flat_and_back():
 
 def test_the_schema_says_what_is_written():
     schema = torch.ops.qkv_cte.qkv.default._schema
-    assert tuple(a.name for a in schema.arguments if a.is_write) == qkv_op.WRITTEN
+    assert tuple(a.name for a in schema.arguments if a.is_write) == WRITTEN
     names = {field.name for field in dataclasses.fields(QKVArguments)}
     flat = {a.name for a in schema.arguments}
     assert names - flat == {"qk_norm_pre_rope", "qk_norm_post_rope", "replica_groups"}
@@ -152,4 +168,4 @@ def test_the_schema_says_what_is_written():
 )
 def test_bad_input_is_refused_by_name(changes, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        torch.ops.qkv_cte.qkv(**(qkv_op.flat(call()) | changes))
+        torch.ops.qkv_cte.qkv(**(op.flat(ENTRY, call()) | changes))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import kernels.qkv_cte.host.entry as entry_module
+import nki
 from kernels.qkv_cte.host.entry import qkv
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QKVOutputLayout, QuantizationType
 from kernels.qkv_cte.host.qkv_arguments import QKVArguments
@@ -97,14 +97,19 @@ REFUSALS = [
     (PLAIN, {"q_squared_sum_out": zeros(100)}, ValueError, "q_squared_sum_out is [100]; accepted: [1, 100]"),
     (PLAIN, {"q_squared_sum_out": zeros(100, 1).T.expand(1, 100)[:, ::1]}, None, ""),
     (PLAIN, {"q_squared_sum_out": zeros(1, 200)[:, ::2]}, ValueError, "q_squared_sum_out has strides [200, 2]"),
-    (PLAIN, {"replica_groups": ((0, 1),)}, ValueError, "replica_groups is given without a norm across heads"),
     (
         PLAIN,
         {"replica_groups": [[0, 1]]},
         TypeError,
         "replica_groups is [[0, 1]]; accepted: None or equally long tuple",
     ),
-    (NORM_ACROSS, {"replica_groups": ((0, 1),)}, ValueError, "replica_groups is given with tensors on the CPU"),
+    (
+        NORM_ACROSS,
+        {"replica_groups": ((0, 1),)},
+        ValueError,
+        "replica_groups is ((0, 1),) and torch.distributed is not initialised; accepted: None, a gloo process group "
+        "(torch.distributed.init_process_group), or all ranks at once in qkv_ranks",
+    ),
     (NORM_ACROSS, {"qk_norm_pre_rope_q_gamma": zeros(1, 64)}, ValueError, "qk_norm_pre_rope_q_gamma is [1, 64]; accep"),
     (NORM_ACROSS, {"k_cache": zeros(1, 100, 64)}, ValueError, "k_cache is given; accepted with a norm across heads"),
     (NORM_ACROSS, {"qk_norm_post_rope": HEADS}, ValueError, "qk_norm_post_rope is given; accepted with a norm across"),
@@ -165,7 +170,7 @@ def test_refusal(case, changes, error, message, monkeypatch):
     if error is None:
         qkv(**given_arguments, target="trn3", lnc=case.lnc)
         return
-    monkeypatch.setattr(entry_module.nki, "simulate", lambda _: pytest.fail("it ran"))
+    monkeypatch.setattr(nki, "simulate", lambda _: pytest.fail("it ran"))
     with pytest.raises(error, match=re.escape(message)):
         qkv(**given_arguments, target="trn3", lnc=case.lnc)
 
@@ -194,9 +199,13 @@ def test_what_is_written_shares_no_memory():
     flat = arguments(FLAT)
     with pytest.raises(ValueError, match="k_cache shares memory with v_cache; accepted: memory of its own"):
         qkv(**flat | {"v_cache": flat["k_cache"]}, lnc=1)
-    sums = torch.zeros(2, 1, 100)
+    rows = torch.zeros(300)
+    overlapping = {"q_squared_sum_out": rows[None, :100], "k_squared_sum_out": rows[None, 99:199]}
     with pytest.raises(ValueError, match="q_squared_sum_out shares memory with k_squared_sum_out"):
-        qkv(**arguments(PLAIN) | {"q_squared_sum_out": sums[0], "k_squared_sum_out": sums[1]})
+        qkv(**arguments(PLAIN) | overlapping)
+    scales = {"bias": rows[None, :256], "v_squared_sum_out": rows[None, 200:]}
+    with pytest.raises(ValueError, match="v_squared_sum_out shares memory with bias"):
+        qkv(**arguments(PLAIN) | scales)
 
 
 def test_heads_that_cores_cannot_share():
@@ -214,7 +223,7 @@ def test_heads_wider_than_a_bank():
 
 def test_what_fits_nowhere_is_refused():
     case = QKVCase("big", 100, 70_000, 1, 0, 2)
-    with pytest.raises(ValueError, match=r"input of H = 70000 and weights of I = 2: .* needs [\d,]+ of 245,752 B"):
+    with pytest.raises(ValueError, match=r"input of H = 70000 and fused_qkv_weights of I = 2: .* of 245,752 B"):
         qkv(**arguments(case), lnc=1)
 
 

@@ -1,28 +1,24 @@
-"""The projection of all ranks at once, on the simulator."""
+"""A call on all ranks at once, on the simulator."""
 
 from __future__ import annotations
 
-import inspect
+import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
-from kernels.qkv_cte.device.kernel import row_mx_projection
-from kernels.qkv_cte.host.call import kernel_operands
+from kernels.qkv_cte.host.entries import Entry
 
 
 @torch.no_grad()
-def row_mx_qkv_proj_ranks(
-    calls: Sequence[Mapping[str, Any]], *, target: str = "trn3", lnc: int = 2
-) -> list[torch.Tensor]:
-    """`row_mx_qkv_proj` on several ranks that share their sums of squares, each with its own heads.
+def run(entry: Entry, calls: Sequence[Mapping[str, Any]], *, target: str, lnc: int) -> list[torch.Tensor]:
+    """Runs the entry's function on several ranks that share their sums of squares, each with its own heads.
 
     Args:
-        calls: one entry per rank, from rank 0 on: the arguments of `row_mx_qkv_proj` by name, without target and
-            lnc; tensors on the CPU. Sizes, types and everything that is no tensor agree on all ranks, and
-            `replica_groups` names just these ranks.
-        target, lnc: as for `row_mx_qkv_proj`, of every rank.
+        entry: whose function.
+        calls: one entry per rank, from rank 0 on: its arguments by name, without target and lnc; tensors on the CPU.
+        target, lnc: of every rank.
 
     Returns:
         The ranks' results in their order.
@@ -32,31 +28,32 @@ def row_mx_qkv_proj_ranks(
     """
     if not isinstance(calls, Sequence) or not calls or not all(isinstance(call, Mapping) for call in calls):
         raise TypeError("calls is no list of dictionaries; accepted: the arguments of each rank by name")
-    operands = []
+    records, operands = [], []
     for rank, call in enumerate(calls):
         try:
-            operands.append(kernel_operands(**call, target=target, lnc=lnc))
+            records.append(entry.record(**call))
+            operands.append(entry.prepare(records[-1], target=target, lnc=lnc).operands)
         except (TypeError, ValueError) as error:
             error.add_note(f"in rank {rank}")
             raise
-        if call["packed_hidden"].device.type != "cpu":
-            raise ValueError(f"packed_hidden of rank {rank} is on {call['packed_hidden'].device}; accepted: cpu")
-    require_agreement([named(call) for call in calls])
-    _require_these_ranks(calls[0].get("replica_groups"), len(calls))
+        device = records[-1].activations.device
+        if device.type != "cpu":
+            name = dataclasses.fields(entry.record)[0].name
+            raise ValueError(f"{name} of rank {rank} is on {device}; accepted: cpu")
+    require_agreement([named(record) for record in records])
+    _require_these_ranks(records[0].replica_groups, len(calls))
 
     import nkisim  # Comes with the simulated nki. On a device, ranks are processes and this is no way to run them.
 
-    runs = nkisim.run_ranks(row_mx_projection[lnc], operands, nkisim.Options(target=target))
-    return [run.outputs for run in runs]
+    return [run.outputs for run in nkisim.run_ranks(entry.kernel[lnc], operands, nkisim.Options(target=target))]
 
 
-def named(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Every argument by name, given or not; tensors as their sizes and type."""
-    bound = inspect.signature(kernel_operands).bind_partial(**call)
-    bound.apply_defaults()
+def named(record: Any) -> dict[str, Any]:
+    """Every argument of a record by name; tensors as their sizes and type."""
+    values = {field.name: getattr(record, field.name) for field in dataclasses.fields(record)}
     return {
         name: f"{list(value.shape)} {value.dtype}" if isinstance(value, torch.Tensor) else value
-        for name, value in bound.arguments.items()
+        for name, value in values.items()
     }
 
 

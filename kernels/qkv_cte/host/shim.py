@@ -1,12 +1,21 @@
-"""The projection as torch calls it."""
+"""The row-quantised projection as torch calls it."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 
-from kernels.qkv_cte.host import launch, ops
+from kernels.qkv_cte.device.kernel import row_mx_projection
+from kernels.qkv_cte.host import op, ranks, row_mx_call
+from kernels.qkv_cte.host.entries import Entry
 from kernels.qkv_cte.host.interface import QKNormConfig, QKVOutputLayout
+from kernels.qkv_cte.host.row_mx_arguments import RowMxArguments
 from kernels.qkv_cte.planning.choice import Choice
+
+ENTRY = Entry("row_mx_qkv_proj", RowMxArguments, row_mx_call.prepare, row_mx_projection)
+op.define(ENTRY)
 
 
 def row_mx_qkv_proj(
@@ -40,7 +49,7 @@ def row_mx_qkv_proj(
     torch.export see one op, `torch.ops.qkv_cte.row_mx_qkv_proj`. No gradients.
 
     With `replica_groups` every rank calls. On the CPU each is a process of the default torch.distributed group, which
-    is a gloo group, and none begins before all agree; `ranks.row_mx_qkv_proj_ranks` runs them in one process instead.
+    is a gloo group, and none begins before all agree; `row_mx_qkv_proj_ranks` runs them in one process instead.
 
     Args:
         packed_hidden: [B, S, H + 4] float8_e4m3fn, H codes and the row's fp32 scale (`common.row_mx`); H a multiple
@@ -73,10 +82,7 @@ def row_mx_qkv_proj(
             run.
         nkisim.errors.DeadlockError: a rank does not call.
     """
-    run = ops.traced if torch.compiler.is_compiling() else launch.run
-    return run(
-        target,
-        lnc,
+    call = RowMxArguments(
         packed_hidden=packed_hidden,
         weight=weight,
         weight_scales=weight_scales,
@@ -95,3 +101,24 @@ def row_mx_qkv_proj(
         output_layout=output_layout,
         choice=choice,
     )
+    return op.call(ENTRY, call, target=target, lnc=lnc)
+
+
+def row_mx_qkv_proj_ranks(
+    calls: Sequence[Mapping[str, Any]], *, target: str = "trn3", lnc: int = 2
+) -> list[torch.Tensor]:
+    """`row_mx_qkv_proj` on several ranks that share their sums of squares, each with its own heads.
+
+    Args:
+        calls: one entry per rank, from rank 0 on: the arguments of `row_mx_qkv_proj` by name, without target and
+            lnc; tensors on the CPU. Sizes, types and everything that is no tensor agree on all ranks, and
+            `replica_groups` names just these ranks.
+        target, lnc: as for `row_mx_qkv_proj`, of every rank.
+
+    Returns:
+        The ranks' results in their order.
+
+    Raises:
+        TypeError, ValueError: an argument is not as described; nothing has run. A note names the rank.
+    """
+    return ranks.run(ENTRY, calls, target=target, lnc=lnc)

@@ -14,7 +14,7 @@ from common.platform_target import TARGET_VARIABLE
 from kernels.qkv_cte import Choice, NormType, QKNormConfig, QKVOutputLayout, row_mx_qkv_proj, row_mx_qkv_proj_ranks
 from kernels.qkv_cte.device.config import Flow
 from kernels.qkv_cte.device.kernel import row_mx_projection
-from kernels.qkv_cte.host import launch
+from kernels.qkv_cte.host import shim
 from kernels.qkv_cte.oracle import cases, compare, reference
 from kernels.qkv_cte.oracle.cases import Case
 
@@ -111,13 +111,14 @@ def test_views_and_parameters_are_taken():
 
 
 def test_the_kernel_gets_dense_tensors(monkeypatch):
-    monkeypatch.setattr(nki, "simulate", lambda _: lambda *operands: operands)
+    monkeypatch.setattr(nki, "simulate", lambda _: lambda **operands: operands)
     call = arguments()
     for name in ("packed_hidden", "weight", "weight_scales", "bias"):
         call[name] = torch.stack([call[name], call[name]], dim=-1)[..., 0]
         assert not call[name].is_contiguous()
     operands = row_mx_qkv_proj(**call)
-    for tensor, given in zip(operands, operands_of(call), strict=False):
+    for name, given in zip(("packed_hidden", "weight", "weight_scales", "bias"), operands_of(call), strict=True):
+        tensor = operands[name]
         assert tensor.is_contiguous()
         assert torch.equal(tensor.view(torch.uint8), given.contiguous().view(torch.uint8))
 
@@ -132,8 +133,8 @@ def test_a_choice_is_how_the_call_runs(monkeypatch):
     assert not torch.equal(found, expected)
     assert (found.double() - expected.double()).norm() < 2.0**-8 * expected.double().norm()
     assert torch.equal(found[..., 384:], expected[..., 384:])
-    monkeypatch.setattr(nki, "simulate", lambda _: lambda *operands: operands)
-    config = row_mx_qkv_proj(**call, choice=choice)[4]
+    monkeypatch.setattr(nki, "simulate", lambda _: lambda **operands: operands)
+    config = row_mx_qkv_proj(**call, choice=choice)["config"]
     assert (config.blocks[0].num_tiles, config.resident_h_tiles, config.chunk_buffers) == (1, 1, 3)
     assert config.flow == choice.flow
     assert Choice.from_integers(choice.integers()) == choice
@@ -171,7 +172,7 @@ def test_environment_is_restored_after_an_error(monkeypatch):
         assert kernel.function is row_mx_projection.function
         assert kernel.lnc == 2
 
-        def simulated(*operands):
+        def simulated(**operands):
             seen.append(os.environ[TARGET_VARIABLE])
             raise RuntimeError("mid-run")
 
@@ -204,16 +205,17 @@ class DeviceTensor(torch.Tensor):
 def test_other_devices_get_the_kernel_itself(monkeypatch):
     class Launched:
         def __getitem__(self, lnc):
-            return lambda *operands: (lnc, operands)
+            return lambda **operands: (lnc, operands)
 
-    monkeypatch.setattr(launch, "row_mx_projection", Launched())
+    monkeypatch.setattr(shim, "ENTRY", dataclasses.replace(shim.ENTRY, kernel=Launched()))
     monkeypatch.setattr(nki, "simulate", lambda _: pytest.fail("simulated"))
     call = arguments()
     on_device = {name: DeviceTensor(value) if torch.is_tensor(value) else value for name, value in call.items()}
     lnc, operands = row_mx_qkv_proj(**on_device, lnc=1)
     assert lnc == 1
-    assert [tensor.host.shape for tensor in operands[:4]] == [tensor.shape for tensor in operands_of(call)]
-    assert operands[4] == dataclasses.replace(CASE, lnc=1).plan.config
+    names = ("packed_hidden", "weight", "weight_scales", "bias")
+    assert [operands[name].host.shape for name in names] == [tensor.shape for tensor in operands_of(call)]
+    assert operands["config"] == dataclasses.replace(CASE, lnc=1).plan.config
     with pytest.raises(ValueError, match="weight is on cpu; accepted: lazy, where the activations are"):
         row_mx_qkv_proj(**{**on_device, "weight": call["weight"]})
     with pytest.raises(ValueError, match="packed_hidden of rank 0 is on lazy; accepted: cpu"):
@@ -534,7 +536,7 @@ def test_bad_input_is_refused_by_name_before_any_launch(changes, error, message,
         def __getitem__(self, lnc):
             pytest.fail("launched")
 
-    monkeypatch.setattr(launch, "row_mx_projection", NeverLaunched())
+    monkeypatch.setattr(shim, "ENTRY", dataclasses.replace(shim.ENTRY, kernel=NeverLaunched()))
     environment = dict(os.environ)
     with pytest.raises(error, match=f"^{message}") as refusal:
         row_mx_qkv_proj(**arguments(**changes))

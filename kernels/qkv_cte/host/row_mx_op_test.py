@@ -7,7 +7,6 @@ import torch
 
 from kernels.qkv_cte import Choice, NormType, QKNormConfig, QKVOutputLayout, row_mx_qkv_proj
 from kernels.qkv_cte.device.config import Flow
-from kernels.qkv_cte.host import ops
 from kernels.qkv_cte.oracle.cases import Case
 from kernels.qkv_cte.oracle.norm_rope_cases import NormRopeCase, normal_operands
 
@@ -45,11 +44,11 @@ def op_call(call):
         "fused_rope": call.rope,
         "cos_cache": operands.cos,
         "sin_cache": operands.sin,
-        "q_norm": "RMS_NORM_ACROSS_HEADS" if call.q_norm else None,
-        "k_norm": "RMS_NORM_ACROSS_HEADS" if operands.k_gamma is not None else None,
-        "q_gamma": operands.q_gamma,
-        "k_gamma": operands.k_gamma,
-        "norm_eps": call.eps,
+        "qk_norm_pre_rope_q": "RMS_NORM_ACROSS_HEADS" if call.q_norm else None,
+        "qk_norm_pre_rope_k": "RMS_NORM_ACROSS_HEADS" if operands.k_gamma is not None else None,
+        "qk_norm_pre_rope_eps": call.eps,
+        "qk_norm_pre_rope_q_gamma": operands.q_gamma,
+        "qk_norm_pre_rope_k_gamma": operands.k_gamma,
         "output_layout": "NBSd" if call.nbsd else "BSD",
         "lnc": case.lnc,
     }
@@ -72,7 +71,7 @@ def allclose_of_fp8(monkeypatch):
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.case.name)
 def test_opcheck(call):
     arguments, named = op_call(call)
-    torch.library.opcheck(ops.row_mx_qkv_proj, arguments, named, test_utils=CHECKS)
+    torch.library.opcheck(torch.ops.qkv_cte.row_mx_qkv_proj.default, arguments, named, test_utils=CHECKS)
     expected_arguments, expected_named = shim_call(call)
     expected = row_mx_qkv_proj(*expected_arguments, **expected_named)
     assert torch.equal(torch.ops.qkv_cte.row_mx_qkv_proj(*arguments, **named), expected)
@@ -146,14 +145,14 @@ def test_parameters_that_want_gradients_are_taken():
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"q_norm": "RMS_NORM_ACROSS"}, "NormType has no 'RMS_NORM_ACROSS'; accepted: NO_NORM, "),
+        ({"qk_norm_pre_rope_q": "RMS_NORM_ACROSS"}, "NormType has no 'RMS_NORM_ACROSS'; accepted: NO_NORM, "),
         ({"output_layout": "BDS"}, "QKVOutputLayout has no 'BDS'; accepted: BSD, NBSd"),
         (
             {"replica_ranks": [0, 1, 2], "ranks_per_group": 2},
             "ranks_per_group is 2 of 3 replica_ranks; accepted: a div",
         ),
         ({"replica_ranks": [0, 1]}, "ranks_per_group is 0 of 2 replica_ranks; accepted"),
-        ({"k_gamma": None}, "qk_norm_pre_rope_k_gamma is None; accepted with"),
+        ({"qk_norm_pre_rope_k_gamma": None}, "qk_norm_pre_rope_k_gamma is None; accepted with"),
         ({"norm_eps": 0.0}, "norm_eps is 0.0; accepted: a finite number above 0"),
         ({"lnc": 3}, "lnc is 3; accepted: 1 or 2"),
         ({"choice": [1, 2]}, "choice has 2 integers; accepted: 8, of"),
