@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from kernels.qkv_cte import NormType, QKNormConfig, QKVArguments, QKVOutputLayout, QuantizationType, qkv
+from kernels.qkv_cte import Choice, NormType, QKNormConfig, QKVArguments, QKVOutputLayout, QuantizationType, qkv
 from kernels.qkv_cte.device.config import Flow
 from kernels.qkv_cte.host import op
 from kernels.qkv_cte.host.entry import ENTRY, WRITTEN
