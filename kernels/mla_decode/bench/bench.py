@@ -62,13 +62,13 @@ def _bench(options: argparse.Namespace) -> int:
     target = hardware.get(options.target).name if options.target is not None else None
     schedule = Schedule(**dict.fromkeys(options.ablate or (), True))
     chosen = [
-        shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule)
+        shapes.adapted(case, target, options.lnc, options.dma_chunks, options.group, schedule, options.cores_share)
         for case in time_files.chosen_cases(options, shapes.SUITES[options.suite])
     ]
     notes = []
     if options.policy == "best":
-        if options.ablate or options.group is not None or options.dma_chunks is not None:
-            raise ValueError("--policy best excludes --ablate, --group and --dma-chunks: it chooses them")
+        if options.ablate or (options.group, options.dma_chunks, options.cores_share) != (None, None, None):
+            raise ValueError("--policy best excludes --ablate, --group, --dma-chunks, --cores-share: it chooses them")
         found = [shapes.of_least_time(case) for case in chosen]
         chosen, notes = [case for case, _ in found], [note(why) for _, why in found]
     plans = [case.plan for case in chosen]
@@ -103,6 +103,7 @@ def _document(results: Sequence[Result]) -> dict[str, Any]:
                 "sizes": dataclasses.asdict(result.plan.dims),
                 "group_tokens": result.plan.group_tokens,
                 "dma_transposed_chunks": result.plan.dma_transposed_chunks,
+                "cores_share": result.plan.cores_share,
                 "sbuf_used_bytes": result.plan.sbuf.peak_bytes,
                 "hbm_bytes": as_dict(result.measured.hbm),
                 "minimum_hbm_bytes": as_dict(result.plan.minimum),
@@ -128,6 +129,9 @@ def _parser() -> OneLineParser:
     parser.add_argument("--suite", choices=shapes.SUITES, default=DEFAULT_SUITE, help=f"default: {DEFAULT_SUITE}")
     parser.add_argument("--target", help="trn2 or trn3 (default: the suite's)")
     parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
+    parser.add_argument(
+        "--cores-share", choices=("tokens", "heads"), help="what two cores halve (default: the plan's choice)"
+    )
     parser.add_argument(
         "--policy", choices=("rule", "best"), default="rule", help="best: plans of least predicted time (default: rule)"
     )

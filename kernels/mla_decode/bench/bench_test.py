@@ -49,7 +49,15 @@ def test_out_of_tolerance(capsys, monkeypatch):
 def test_switches_reach_the_plan(capsys):
     assert bench.main(["--no-numerics", "--dma-chunks", "1", "--group", "2", "--target", "trn3"]) == 0
     row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("small "))
-    assert row.split()[1:9] == ["1", "3", "2", "128", "2", "3", "1", "512"]
+    assert row.split()[1:10] == ["1", "-", "3", "2", "128", "2", "3", "1", "512"]
+
+
+@pytest.mark.parametrize("shared", ["tokens", "heads"])
+def test_cores_share_what_is_asked(shared, capsys):
+    switches = ("--case", "small_layer", "--lnc", "2", "--cores-share", shared)
+    assert bench.main([*switches]) == 0
+    row = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("small_layer "))
+    assert row.split()[1:6] == ["2", shared, "2", "2", "128"]
 
 
 def test_a_suite_brings_its_target(capsys, tmp_path, monkeypatch):
@@ -104,7 +112,11 @@ def test_list(capsys):
         (["--target", ""], "target must be 'trn2' or 'trn3', got ''"),
         (["--suite", "fp8", "--target", "trn2"], "target is 'trn2'; accepted with an fp8 cache: 'trn3'"),
         (["--dma-chunks", "2"], "dma_transposed_chunks is 2; accepted: 0 to 1"),
-        (["--lnc", "2"], "n_tokens is 3; accepted on 2 cores: an even number"),
+        (["--lnc", "4"], "cores is 4; accepted: 1 or 2"),
+        (
+            ["--lnc", "2", "--cores-share", "tokens"],
+            "cores_share is 'tokens'; accepted with 3 tokens of 2 heads: 'heads'",
+        ),
         (["--group", "4"], "group_tokens is 4; accepted: 1 to 3"),
         (["--trace", "x"], "--trace shows one shape, and there are 2; accepted: one, chosen with --case"),
         (["--case", "large"], "--case is 'large'; accepted: small, small_layer"),
@@ -141,4 +153,4 @@ def test_a_policy_excludes_what_it_chooses(capsys, group):
     with pytest.raises(SystemExit) as end:
         bench.main(["--policy", "best", "--group", group])
     assert end.value.code == 2
-    assert "--policy best excludes --ablate, --group and --dma-chunks" in capsys.readouterr().err
+    assert "--policy best excludes --ablate, --group, --dma-chunks, --cores-share" in capsys.readouterr().err

@@ -26,6 +26,7 @@ SUITES: dict[str, tuple[Case | FrontCase, ...]] = {
     "production": cases.PRODUCTION,
     "fp8": cases.FP8,
     "tp": cases.TP,
+    "cores": cases.CORES,
     "batch": cases.BATCH,
     "layer": front_cases.FRONT_PRODUCTION,
     "corners": (*cases.CORNERS, *front_cases.FRONT_CORNERS),
@@ -98,10 +99,11 @@ def adapted(
     chunks: int | None,
     group: int | None,
     schedule: Schedule,
+    cores_share: str | None = None,
 ) -> Case | FrontCase:
     """The case with the bench's switches where they are set."""
     if isinstance(case, FrontCase):
-        inner = adapted(case.attention, target, lnc, chunks, group, schedule)
+        inner = adapted(case.attention, target, lnc, chunks, group, schedule, cores_share)
         assert isinstance(inner, Case)
         return dataclasses.replace(case, attention=inner)
     return dataclasses.replace(
@@ -111,11 +113,12 @@ def adapted(
         dma_transposed_chunks=case.dma_transposed_chunks if chunks is None else chunks,
         group_tokens=case.group_tokens if group is None else group,
         schedule=schedule,
+        cores_share=cores_share or case.cores_share,
     )
 
 
 def of_least_time(case: Case | FrontCase) -> tuple[Case | FrontCase, str]:
-    """The case with the group and DMA transposes of least predicted time, and what the search says of them.
+    """The case with the group, DMA transposes and sharing of least predicted time, and what the search says of them.
 
     Raises:
         ValueError: as `policy.best`.
@@ -124,7 +127,8 @@ def of_least_time(case: Case | FrontCase) -> tuple[Case | FrontCase, str]:
     attention = case.attention if isinstance(case, FrontCase) else case
     choice = policy.best(attention.dims, hardware.get(attention.target), front, time_of=_predicted_ns)
     chunks, group = choice.plan.dma_transposed_chunks, choice.plan.group_tokens
-    return adapted(case, None, None, chunks, group, DEFAULT_SCHEDULE), f"{case.name}: {choice.why}"
+    shared = choice.plan.cores_share
+    return adapted(case, None, None, chunks, group, DEFAULT_SCHEDULE, shared), f"{case.name}: {choice.why}"
 
 
 def _predicted_ns(planned: Plan) -> float:

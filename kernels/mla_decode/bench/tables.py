@@ -36,7 +36,10 @@ def suites(members_by_name: Mapping[str, Sequence[Case | FrontCase]]) -> Iterato
 def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(found)
-    yield note("Group: tokens that share a softmax. SBUF: KiB per partition used, of those usable.")
+    yield note(
+        "Share: what two cores have half of each. Group: tokens that share a softmax. SBUF: KiB per partition used, of "
+        "those usable."
+    )
     yield _traffic(found)
     yield note(
         "MiB between HBM and all cores, read off the simulated instruction stream; skipped slots count as read. "
@@ -56,16 +59,18 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
 
 
 def _plans(found: Sequence[Result]) -> Table:
-    columns = ("cores", "tokens", "heads", "keys", "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
+    sizes = ("cores", "share", "tokens", "heads", "keys")
+    columns = (*sizes, "group", "key buffers", "DMA chunks", "o-proj columns", "SBUF KiB")
     table = new_table("plan", "shape", *columns)
     for result in found:
         plan = result.plan
         numbers = (
-            *(plan.dims.cores, plan.dims.n_tokens, plan.dims.n_heads, plan.dims.n_prior),
+            *(plan.dims.n_tokens, plan.dims.n_heads, plan.dims.n_prior),
             *(plan.group_tokens, plan.key_buffers, plan.dma_transposed_chunks, plan.pass_columns),
         )
         sbuf = f"{plan.sbuf.peak_bytes / KIB:.1f} of {plan.sbuf.capacity_bytes / KIB:.1f}"
-        table.add_row(result.name, *(f"{number:,}" for number in numbers), sbuf)
+        cores = (str(plan.dims.cores), plan.cores_share if plan.dims.cores > 1 else "-")
+        table.add_row(result.name, *cores, *(f"{number:,}" for number in numbers), sbuf)
     return table
 
 

@@ -22,6 +22,7 @@ def report(result: Result) -> Report:
         "Schedule of each core",
         ("choice", "value"),
         (
+            ("what two cores have half of each", planned.cores_share if dims.cores > 1 else "-"),
             ("tokens that share a softmax", str(planned.group_tokens)),
             ("key buffers", str(planned.key_buffers)),
             ("latent tiles transposed by DMA", f"{planned.dma_transposed_chunks} of {dims.latent_tiles}"),

@@ -13,7 +13,15 @@ from kernels.mla_decode.device.config import (
 )
 from kernels.mla_decode.device.head_major import HeadMajor, allocate_head_major
 from kernels.mla_decode.device.placing import place, rotating
-from kernels.mla_decode.device.tiling import count_tiles, latent_tiles, packed_row_bytes, prior_tiles
+from kernels.mla_decode.device.tiling import (
+    all_heads,
+    all_tokens,
+    count_tiles,
+    latent_tiles,
+    own_columns,
+    packed_row_bytes,
+    prior_tiles,
+)
 from nki.language import NKIObject, NkiTensor
 
 
@@ -51,7 +59,7 @@ class Buffers(NKIObject):
         weights: [128 keys, g, T + 1, h], softmax numerators.
         latent: [h, kv_lora_rank], one token's attention output.
         latent_features: [128, L, h, n_tokens], all tokens' attention outputs, latent-major.
-        values: [v_head_dim, h, n_tokens], what the o-projection reads.
+        values: [v_head_dim, cores, h, n_tokens], what the o-projection reads: each core's part, and the other's.
     """
 
     index: NkiTensor
@@ -80,7 +88,8 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
     tokens, heads, tiles, latents = config.n_tokens, config.n_heads, prior_tiles(config), latent_tiles(config)
     row = config.rope + config.kv_lora_rank
     group = config.group_tokens
-    loads = heads * count_tiles(config.hidden, config.pass_columns)
+    first_column, stop_column = own_columns(config)
+    loads = all_heads(config) * count_tiles(stop_column - first_column, config.pass_columns)
     natural_index = None
     if config.dma_transposed_chunks > 0:
         natural_index = place(config, "natural_index", (P_MAX, tokens, tiles), nl.uint32)
@@ -111,13 +120,13 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         latent=place(config, "latent", (heads, config.kv_lora_rank), dtype),
         inverse_sum=place(config, "inverse_sum", (heads, 1), nl.float32),
         latent_features=place(config, "latent_features", (P_MAX, latents, heads, tokens), dtype),
-        values=place(config, "values", (config.v_head_dim, heads, tokens), dtype),
+        values=place(config, "values", (config.v_head_dim, config.cores, heads, tokens), dtype),
         absorb=rotating(config, "absorb", min(WEIGHT_BUFFERS, heads), (config.v_head_dim, config.kv_lora_rank), dtype),
         absorb_features=rotating(
             config, "absorb_features", min(WEIGHT_BUFFERS, heads), (P_MAX, latents, config.v_head_dim), dtype
         ),
         o_proj=rotating(config, "o_proj", min(WEIGHT_BUFFERS, loads), (config.v_head_dim, config.pass_columns), dtype),
-        output=place(config, "output", (tokens, config.pass_columns), dtype),
+        output=place(config, "output", (all_tokens(config), config.pass_columns), dtype),
     )
 
 

@@ -53,6 +53,7 @@ class AttentionConfig(NKIObject):
 
     Attributes:
         cores: 1 or 2.
+        cores_share: "tokens" or "heads", of which each core has its part.
         n_tokens, n_heads, n_prior: sizes of a core's part of the step.
         kv_lora_rank, rope, v_head_dim, hidden: widths.
         group_tokens: tokens that share one softmax.
@@ -65,6 +66,7 @@ class AttentionConfig(NKIObject):
     """
 
     cores: int
+    cores_share: str
     n_tokens: int
     n_heads: int
     n_prior: int

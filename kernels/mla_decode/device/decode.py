@@ -6,7 +6,7 @@ import nki.language as nl
 from kernels.mla_decode.device.front_config import FrontConfig
 from kernels.mla_decode.device.front_fold import mla_decode_qkv
 from kernels.mla_decode.device.kernel import mla_decode_attention
-from kernels.mla_decode.device.tiling import first_token
+from kernels.mla_decode.device.tiling import all_heads, all_tokens, first_head, first_token
 from nki.language import NkiTensor
 
 
@@ -57,8 +57,9 @@ def fused_decode(
         config,
     )
     if config.attention.cores > 1:
-        # Tokens of one sequence may lie on both cores, and select each other's rows.
+        # Tokens of one sequence may lie on both cores, and select each other's rows; or one core writes all rows.
         nisa.core_barrier(kv_cache, (0, 1))
+        nisa.core_barrier(kv_row_cur, (0, 1))
     output = mla_decode_attention(
         absorbed,
         rotary,
@@ -112,11 +113,12 @@ def stored_qkv(
         config,
     )
     at = config.attention
-    tokens, start = at.cores * at.n_tokens, first_token(at)
-    stop = start + at.n_tokens
-    shape = (absorbed.shape[0], absorbed.shape[1], tokens, at.n_heads)
+    tokens, heads = all_tokens(at), all_heads(at)
+    start, head = first_token(at), first_head(at)
+    stop, stop_head = start + at.n_tokens, head + at.n_heads
+    shape = (absorbed.shape[0], absorbed.shape[1], tokens, heads)
     q_absorbed = nl.ndarray(shape, dtype=absorbed.dtype, buffer=nl.shared_hbm, name="q_absorbed_out")
-    nisa.dma_copy(dst=q_absorbed[:, :, start:stop, :], src=absorbed)
-    q_pe = nl.ndarray((at.rope, tokens, at.n_heads), dtype=rotary.dtype, buffer=nl.shared_hbm, name="q_pe_out")
-    nisa.dma_copy(dst=q_pe[:, start:stop, :], src=rotary[0 : at.rope, :, :])
+    nisa.dma_copy(dst=q_absorbed[:, :, start:stop, head:stop_head], src=absorbed)
+    q_pe = nl.ndarray((at.rope, tokens, heads), dtype=rotary.dtype, buffer=nl.shared_hbm, name="q_pe_out")
+    nisa.dma_copy(dst=q_pe[:, start:stop, head:stop_head], src=rotary[0 : at.rope, :, :])
     return q_absorbed, q_pe, kv_row_cur

@@ -8,7 +8,7 @@ from kernels.mla_decode.device.front_cache_row import pack_rows
 from kernels.mla_decode.device.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
 from kernels.mla_decode.device.front_steps import normalise, project, project_in_passes, rotate_pairs, transpose
 from kernels.mla_decode.device.placing import bank, place
-from kernels.mla_decode.device.tiling import first_token, latent_tiles
+from kernels.mla_decode.device.tiling import all_tokens, first_head, first_token, latent_tiles
 from nki.language import NkiTensor
 
 
@@ -69,7 +69,7 @@ def mla_decode_qkv(
     absorbed = place(at, "q_absorbed", (P_MAX, latent_tiles(at), at.n_tokens, at.n_heads), dtype)
     rotary = place(at, "q_pe", (P_MAX, at.n_tokens, at.n_heads), dtype)
     kv_row_cur = nl.ndarray(
-        (at.cores * at.n_tokens, at.rope + at.kv_lora_rank), dtype=dtype, buffer=nl.shared_hbm, name="kv_row_cur"
+        (all_tokens(at), at.rope + at.kv_lora_rank), dtype=dtype, buffer=nl.shared_hbm, name="kv_row_cur"
     )
     start = first_token(at)
     stop = start + at.n_tokens
@@ -112,11 +112,13 @@ def write_row(
     project_in_passes(buffers, buffers.x_features, wkv_a, buffers.kv[:, 0, :], config.pass_columns)
     normalise(buffers, buffers.kv_row[:, 0, rope:width], buffers.kv[:, 0, 0:rank], kv_norm_w, norm_eps)
     rotate_pairs(buffers, buffers.kv_row[:, :, 0:rope], buffers.kv[:, :, rank : rank + rope])
-    nisa.dma_copy(dst=kv_row_cur, src=buffers.kv_row[:, 0, :])
     nisa.dma_copy(dst=buffers.slots, src=slot_mapping.reshape((at.n_tokens, 1)))
     made = buffers.kv_row[:, 0, :]
     if buffers.packed is not None:
         made = pack_rows(at, buffers.packed, made)
+    if first_head(at) > 0:
+        return  # the core of the first heads has made the same rows
+    nisa.dma_copy(dst=kv_row_cur, src=buffers.kv_row[:, 0, :])
     width = kv_cache.shape[3]
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], width))
     nisa.dma_copy(
@@ -132,7 +134,7 @@ def make_queries(config: FrontConfig, buffers: FrontBuffers, wq_b: NkiTensor, fi
     width = nope + rope
     made = buffers.q_heads[:, 0:heads, :]
     target = made.reshape((config.attention.n_tokens, heads * width))
-    project(buffers, buffers.q_low_features, wq_b, first * width, target)
+    project(buffers, buffers.q_low_features, wq_b, (first_head(config.attention) + first) * width, target)
     nisa.tensor_copy(dst=buffers.q_nope[:, 0:heads, :], src=made[:, :, 0:nope], engine=nisa.engine.scalar)
     rotate_pairs(buffers, buffers.q_rope[:, 0:heads, :], made[:, :, nope:width])
 
@@ -148,13 +150,14 @@ def absorb_query(
 ) -> None:
     """One head's query, feature-major; what needs no position goes into the latent space.
 
-    absorbed[f, part, t, h] = sum_n q_nope[t, n] * q_absorb_w[h, n, 128 part + f];  rotary[f, t, h] = q_rope[t, f]
+    absorbed[f, part, t, h] = sum_n q_nope[t, n] * q_absorb_w[first head + h, n, 128 part + f]
+    rotary[f, t, h] = q_rope[t, f]
     """
     at = config.attention
     h = first + head
     features = buffers.q_nope_features[h % len(buffers.q_nope_features)]
     weights = buffers.absorb[h % len(buffers.absorb)]
-    nisa.dma_copy(dst=weights, src=q_absorb_w[h, :, :])
+    nisa.dma_copy(dst=weights, src=q_absorb_w[first_head(at) + h, :, :])
     turned = bank(TRANSPOSE_BANKS[0], (config.nope, at.n_tokens), features.dtype)
     nisa.nc_transpose(dst=turned, data=buffers.q_nope[:, head, :], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=features, src=turned, engine=nisa.engine.vector)

@@ -48,7 +48,7 @@ def prior_index(
 
     Pseudocode:
         valid = 0 <= key < own, and key's page is in the table
-        page = block_table[key >> shift] where valid;  kept = valid and 0 <= page < pages
+        page = block_table[key >> shift] where valid, else -1;  kept = 0 <= page < pages
         row = page * block_size + key % block_size where kept, else n_rows
         position = key where kept, else own
     """
@@ -71,7 +71,6 @@ def prior_index(
         nisa.tensor_tensor(dst=valid, data1=valid, data2=before, op=nl.multiply)
         pages, offsets = look_up(config, keys, valid, block_table, first)
         kept = within(pages, 0.0, float(config.n_rows // config.block_size))
-        nisa.tensor_tensor(dst=kept, data1=kept, data2=valid, op=nl.multiply)
         rows = like(keys, nl.float32)
         nisa.scalar_tensor_tensor(
             dst=rows, data=pages, op0=nl.multiply, operand0=float(config.block_size), op1=nl.add, operand1=offsets

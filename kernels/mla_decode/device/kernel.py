@@ -14,8 +14,15 @@ from kernels.mla_decode.device.gather import (
 from kernels.mla_decode.device.placing import place
 from kernels.mla_decode.device.scores import make_features, score
 from kernels.mla_decode.device.softmax import softmax_group
-from kernels.mla_decode.device.tails import absorb_out, project_out
-from kernels.mla_decode.device.tiling import first_token, group_ranges, latent_tiles, tail_ranges
+from kernels.mla_decode.device.tails import absorb_out, exchange_values, project_out
+from kernels.mla_decode.device.tiling import (
+    all_tokens,
+    first_head,
+    first_token,
+    group_ranges,
+    latent_tiles,
+    tail_ranges,
+)
 from kernels.mla_decode.device.values import sum_group
 from nki.language import NkiTensor
 
@@ -44,7 +51,7 @@ def mla_decode_attention(
         rope: R, even, up to 128; v_head_dim: up to 128; hidden: what the o-projection emits.
 
     Args:
-        q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF; on two cores each has its half of the tokens.
+        q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF; on two cores each has its half of the tokens or heads.
         q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, likewise, the first R partitions in use.
         kv_cache: [n_blocks, 1, block_size, R + C], or [n_blocks, 1, block_size, bytes of a row] uint8 in the format
             of `cache_format`; read only.
@@ -65,7 +72,9 @@ def mla_decode_attention(
         Rounding, with bf16 weights: an fp8 row's numbers once, when they are dequantised. Scores, softmax and both
         denominators and maxima are fp32; numerators, latent output, values and the result are rounded to bf16 once
         each.
-        Two cores take half of the tokens each and share nothing, so that each reads all weights.
+        Two cores take half of the tokens, or of the heads, each. With half of the heads both gather all keys, and
+        each reads its heads' weights. Either way they exchange values, v_head_dim numbers a head and token, and each
+        projects all of them to half of the columns.
         The mask drops a key's score. Its row is read all the same, unless its index lies outside the cache, and a
         weight of 0 times a NaN is a NaN: tables must give a slot that is no key a row outside the cache, as
         `tables.build_prior_index` does.
@@ -81,8 +90,8 @@ def mla_decode_attention(
         values = out_absorb_w @ latent;  output = values.T @ o_proj_w
     """
     assert n_prior == config.n_prior
-    tokens = config.cores * config.n_tokens
-    output = nl.ndarray((tokens, config.hidden), dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
+    shape = (all_tokens(config), config.hidden)
+    output = nl.ndarray(shape, dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
     start = first_token(config)
     stop = start + config.n_tokens
     own_rows = kv_row_cur[start:stop, :]
@@ -119,7 +128,8 @@ def mla_decode_attention(
     sum_group(config, buffers, waiting, own_rows, waiting_first)
     for first, stop_token in tail_ranges(config):
         absorb_out(config, buffers, out_absorb_w, first, stop_token)
-        project_out(config, buffers, o_proj_w, output[start:stop, :], first, stop_token)
+        exchange_values(config, buffers, first, stop_token)
+        project_out(config, buffers, o_proj_w, output, first, stop_token)
     return output
 
 
@@ -141,12 +151,12 @@ def staged_attention(
 ) -> NkiTensor:
     """`mla_decode_attention` on its own: first brings the queries from HBM, where they lie as they will in SBUF."""
     tokens, heads = config.n_tokens, config.n_heads
-    start = first_token(config)
-    stop = start + tokens
+    start, head = first_token(config), first_head(config)
+    stop, stop_head = start + tokens, head + heads
     absorbed = place(config, "q_absorbed", (P_MAX, latent_tiles(config), tokens, heads), q_absorbed.dtype)
-    nisa.dma_copy(dst=absorbed, src=q_absorbed[:, :, start:stop, :])
+    nisa.dma_copy(dst=absorbed, src=q_absorbed[:, :, start:stop, head:stop_head])
     rotary = place(config, "q_pe", (P_MAX, tokens, heads), q_pe.dtype)
-    nisa.dma_copy(dst=rotary[0 : config.rope, :, :], src=q_pe[0 : config.rope, start:stop, :])
+    nisa.dma_copy(dst=rotary[0 : config.rope, :, :], src=q_pe[0 : config.rope, start:stop, head:stop_head])
     return mla_decode_attention(
         absorbed,
         rotary,

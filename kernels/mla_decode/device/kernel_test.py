@@ -187,12 +187,13 @@ def test_a_plan_for_one_core_is_refused_on_two():
         )
 
 
+@pytest.mark.parametrize("shared", ["tokens", "heads"])
 @pytest.mark.parametrize("dtype", [BF16, FP32])
-def test_two_cores_give_what_one_gives(dtype):
+def test_two_cores_give_what_one_gives(dtype, shared):
     """Not bit for bit: the simulator adds up a product of fewer rows in another order, which the chip does not."""
     case = Case("cores", 6, 2, 150, dtype=dtype)
     operands = normal_operands(case)
-    two = run.attention(dataclasses.replace(case, lnc=2), operands)
+    two = run.attention(dataclasses.replace(case, lnc=2, cores_share=shared), operands)
     assert compare.relative_rms(two, run.attention(case, operands).double()) <= compare.MAX_RELATIVE_RMS[dtype]
 
 

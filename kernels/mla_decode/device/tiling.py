@@ -27,7 +27,30 @@ def packed_row_bytes(config: AttentionConfig) -> int:
 def first_token(config: AttentionConfig) -> int:
     """The first of this core's tokens."""
     assert nl.num_programs(0) == config.cores
-    return nl.program_id(0) * config.n_tokens
+    return nl.program_id(0) * config.n_tokens if config.cores_share == "tokens" else 0
+
+
+def first_head(config: AttentionConfig) -> int:
+    """The first of this core's heads."""
+    assert nl.num_programs(0) == config.cores
+    return nl.program_id(0) * config.n_heads if config.cores_share == "heads" else 0
+
+
+def all_tokens(config: AttentionConfig) -> int:
+    """Tokens of the step."""
+    return config.n_tokens * config.cores if config.cores_share == "tokens" else config.n_tokens
+
+
+def all_heads(config: AttentionConfig) -> int:
+    """Heads of this rank."""
+    return config.n_heads * config.cores if config.cores_share == "heads" else config.n_heads
+
+
+def own_columns(config: AttentionConfig) -> tuple[int, int]:
+    """The first column of `hidden` that this core makes, and the one after its last."""
+    columns = count_tiles(config.hidden, config.cores)
+    first = nl.program_id(0) * columns
+    return first, min(first + columns, config.hidden)
 
 
 def group_ranges(config: AttentionConfig) -> list[tuple[int, int]]:

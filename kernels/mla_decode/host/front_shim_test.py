@@ -47,7 +47,6 @@ def slots(*values):
 
 
 QKV: list[tuple[type[Exception], str, dict[str, Any]]] = [
-    (ValueError, "n_tokens is 3; accepted on 2 cores: an even number", {"lnc": 2}),
     (ValueError, "lnc is 3; accepted: 1 or 2", {"lnc": 3}),
     (ValueError, "trn9", {"target": "trn9"}),
     (TypeError, "kv_cache is torch.float16", {"kv_cache": zeros(75, 1, 16, 160, dtype=torch.float16)}),

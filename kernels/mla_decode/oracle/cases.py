@@ -14,7 +14,7 @@ from kernels.mla_decode.host.cache_format import pack_rows, unpack_rows
 from kernels.mla_decode.host.tables import PriorIndex, build_prior_index
 from kernels.mla_decode.oracle import reference
 from kernels.mla_decode.planning import plan
-from kernels.mla_decode.planning.dims import Dims
+from kernels.mla_decode.planning.dims import Dims, FrontDims
 from kernels.mla_decode.planning.plan import Plan
 
 
@@ -32,7 +32,7 @@ class Case:
         group_tokens: forced on the plan; None leaves it the choice.
         schedule: of the plan.
         fp8_cache: whether the cache is in the format of `cache_format`.
-        lnc: cores.
+        lnc: cores; cores_share: what two of them share, "tokens" or "heads"; None leaves the plan the choice.
         target: "trn2" or "trn3".
     """
 
@@ -52,6 +52,7 @@ class Case:
     schedule: Schedule = plan.DEFAULT_SCHEDULE
     fp8_cache: bool = False
     lnc: int = 1
+    cores_share: str | None = None
     target: str = "trn2"
 
     @property
@@ -73,9 +74,18 @@ class Case:
     @property
     def plan(self) -> Plan:
         """Its plan."""
-        chip = hardware.get(self.target)
+        return self.planned(None)
+
+    def planned(self, front: FrontDims | None) -> Plan:
+        """Its plan with a front-fold."""
         return plan.make(
-            self.dims, chip, self.dma_transposed_chunks, group_tokens=self.group_tokens, schedule=self.schedule
+            self.dims,
+            hardware.get(self.target),
+            self.dma_transposed_chunks,
+            front,
+            self.group_tokens,
+            self.schedule,
+            self.cores_share,
         )
 
     @property
@@ -112,12 +122,18 @@ CORNERS = (
     Case("trn3", 3, 2, 200, target="trn3"),
     Case("lnc_2", 6, 3, 200, lnc=2),
     Case("lnc_2_of_2_fp32", 2, 2, 129, dtype=FP32, lnc=2),
+    Case("lnc_2_of_heads", 3, 4, 200, kv_lora_rank=256, hidden=4001, lnc=2),
+    Case("lnc_2_of_heads_one_token_fp32", 1, 2, 129, dtype=FP32, lnc=2),
+    Case("lnc_2_of_heads_128", 2, 128, 40, v_head_dim=16, hidden=2, lnc=2, target="trn3"),
+    Case("lnc_2_of_heads_fp8", 3, 2, 129, kv_lora_rank=256, fp8_cache=True, lnc=2, target="trn3"),
     Case("lnc_2_chunks", 4, 2, 200, kv_lora_rank=256, lnc=2, dma_transposed_chunks=1),
     Case("head_major", 5, 3, 300, kv_lora_rank=256, schedule=Schedule(head_major=True)),
     Case("head_major_fp32", 5, 40, 700, dtype=FP32, schedule=Schedule(head_major=True)),
     Case("latent_bands", 3, 32, 600, kv_lora_rank=512, schedule=Schedule(head_major=True, latent_bands=True)),
     Case("per_token_tails", 5, 3, 200, lnc=1, schedule=Schedule(per_token_tails=True)),
     Case("per_token_tails_lnc_2", 4, 2, 200, lnc=2, schedule=Schedule(per_token_tails=True)),
+    Case("per_token_tails_lnc_2_of_heads", 3, 2, 200, lnc=2, schedule=Schedule(per_token_tails=True)),
+    Case("head_major_lnc_2_of_heads", 5, 4, 300, lnc=2, schedule=Schedule(head_major=True)),
     Case("late_weighted_sum", 11, 3, 200, group_tokens=4, schedule=Schedule(late_weighted_sum=True)),
     Case(
         *("late_in_little_memory", 9, 1, 3000, 512),
@@ -149,6 +165,22 @@ PRODUCTION = (
 FP8 = (dataclasses.replace(PRODUCTION[0], name="production_fp8", fp8_cache=True, target="trn3"),)
 """The same over a cache of 656-byte rows."""
 
+CORES = tuple(
+    dataclasses.replace(
+        production(f"tokens_{tokens}_heads_{heads}_by_{shared}", tokens, heads), lnc=2, cores_share=shared
+    )
+    for tokens, heads, shared in (
+        (1, 8, "heads"),
+        (1, 16, "heads"),
+        (2, 24, "tokens"),
+        (2, 24, "heads"),
+        (16, 1, "tokens"),
+        (16, 16, "tokens"),
+        (16, 16, "heads"),
+    )
+)
+"""Two cores, and what they share; one token cannot be shared."""
+
 TP = (production("tp16_heads_8", n_heads=8), production("tp8_heads_16", n_heads=16))
 """128 heads over 16 and 8 ranks."""
 
@@ -158,7 +190,7 @@ BATCH = tuple(
 )
 """One to 128 sequences."""
 
-SUITES = {"corners": CORNERS, "production": PRODUCTION, "fp8": FP8, "tp": TP, "batch": BATCH}
+SUITES = {"corners": CORNERS, "production": PRODUCTION, "fp8": FP8, "cores": CORES, "tp": TP, "batch": BATCH}
 
 
 def suite(name: str) -> tuple[Case, ...]:

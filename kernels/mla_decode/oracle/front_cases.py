@@ -8,11 +8,9 @@ from typing import Any
 
 import torch
 
-from common import hardware
 from kernels.mla_decode.oracle import cases
 from kernels.mla_decode.oracle.cases import Case
 from kernels.mla_decode.oracle.front_reference import Front, front_fold
-from kernels.mla_decode.planning import plan
 from kernels.mla_decode.planning.dims import FrontDims
 from kernels.mla_decode.planning.plan import Plan
 
@@ -46,9 +44,7 @@ class FrontCase:
     @property
     def plan(self) -> Plan:
         """The plan of the whole step."""
-        case = self.attention
-        chip = hardware.get(case.target)
-        return plan.make(case.dims, chip, case.dma_transposed_chunks, self.front, case.group_tokens, case.schedule)
+        return self.attention.planned(self.front)
 
 
 FRONT_CORNERS = (
@@ -61,6 +57,10 @@ FRONT_CORNERS = (
     FrontCase(Case("front_wide", 3, 2, 30, kv_lora_rank=512, rope=128, hidden=1500, context=40), q_lora=2100),
     FrontCase(Case("front_tokens_128", 128, 2, 5, context=12, rope=8, dtype=torch.float32), nope=16),
     FrontCase(Case("front_lnc_2", 6, 2, 40, lnc=2), input_norm=True),
+    FrontCase(Case("front_lnc_2_of_heads", 3, 4, 40, lnc=2), input_norm=True),
+    FrontCase(Case("front_lnc_2_of_heads_one_token", 1, 2, 5, hidden=7, dtype=torch.float32, context=20, lnc=2)),
+    FrontCase(Case("front_lnc_2_of_heads_24", 4, 24, 30, context=40, lnc=2), nope=128),
+    FrontCase(Case("front_fp8_lnc_2_of_heads", 3, 2, 40, fp8_cache=True, lnc=2, target="trn3")),
     FrontCase(Case("front_fp8", 5, 2, 60, kv_lora_rank=256, fp8_cache=True, target="trn3"), input_norm=True),
     FrontCase(Case("front_fp8_lnc_2", 4, 3, 40, rope=6, fp8_cache=True, lnc=2, target="trn3"), nope=128),
     FrontCase(Case("front_chunks", 3, 2, 140, kv_lora_rank=256, dma_transposed_chunks=1, target="trn3")),
@@ -70,6 +70,12 @@ FRONT_CORNERS = (
 FRONT_PRODUCTION = (
     FrontCase(cases.production("layer"), q_lora=1536, nope=128, input_norm=True),
     FrontCase(cases.production("layer_heads_16", n_heads=16), q_lora=1536, nope=128, input_norm=True),
+    FrontCase(
+        dataclasses.replace(cases.production("layer_one_token_heads_16", 1, 16), lnc=2),
+        q_lora=1536,
+        nope=128,
+        input_norm=True,
+    ),
 )
 """The whole attention block: hidden states in, output and cache row out."""
 

@@ -23,7 +23,7 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         operands: the tensors.
         index: other tables than the operands' own.
     """
-    if case.schedule != DEFAULT_SCHEDULE or case.group_tokens is not None:
+    if (case.schedule, case.group_tokens, case.cores_share) != (DEFAULT_SCHEDULE, None, None):
         return _planned_attention(case, operands, index or operands.index(case.n_prior))
     return mla_decode_attention(
         operands.q_absorbed,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from common.tiling import ceil_div
 from kernels.mla_decode.device.config import BANK_BYTES, P_MAX
@@ -24,7 +24,7 @@ class Dims:
         hidden: what the o-projection emits.
         itemsize: bytes of an element of the cache and the weights, 2 (bf16) or 4 (fp32).
         fp8_cache: whether cache rows are in the format of `cache_format`; weights are bf16 then.
-        cores: 1, or 2 that take half of the tokens each.
+        cores: 1, or 2 that take half of the tokens or of the heads each, see `Plan.cores_share`.
     """
 
     n_tokens: int
@@ -63,13 +63,27 @@ class Dims:
     def _check_cores(self) -> None:
         if self.cores > 2:
             raise ValueError(f"cores is {self.cores}; accepted: 1 or 2")
-        if self.n_tokens % self.cores:
-            raise ValueError(f"n_tokens is {self.n_tokens}; accepted on 2 cores: an even number")
+        if self.hidden < self.cores:
+            raise ValueError(f"hidden is {self.hidden}; accepted on 2 cores: from 2, each makes some of its columns")
+        if not self.shareable:
+            raise ValueError(
+                f"n_tokens is {self.n_tokens} and n_heads {self.n_heads}; accepted on 2 cores: an even number of one "
+                "of them, of which each core has half"
+            )
 
     @property
-    def tokens_per_core(self) -> int:
-        """Tokens of each core."""
-        return self.n_tokens // self.cores
+    def shareable(self) -> tuple[str, ...]:
+        """What the cores can share, "tokens" or "heads": an even number of them; one core has all of both."""
+        if self.cores == 1:
+            return ("tokens",)
+        numbers = {"tokens": self.n_tokens, "heads": self.n_heads}
+        return tuple(name for name, number in numbers.items() if number % self.cores == 0)
+
+    def of_core(self, shared: str) -> Dims:
+        """The sizes of a core's part of the attention, where the cores share `shared`, "tokens" or "heads"."""
+        if shared == "heads":
+            return replace(self, n_heads=self.n_heads // self.cores, cores=1)
+        return replace(self, n_tokens=self.n_tokens // self.cores, cores=1)
 
     @property
     def cache_row_bytes(self) -> int:

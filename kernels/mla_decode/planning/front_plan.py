@@ -22,8 +22,8 @@ def pass_columns(dims: Dims, front: FrontDims) -> int:
 
 
 def allocate(dims: Dims, front: FrontDims, ledger: SbufLedger) -> None:
-    """Takes what the front-fold needs."""
-    item, tokens, rope, rank = dims.itemsize, dims.tokens_per_core, dims.rope, dims.kv_lora_rank
+    """Takes what a core's front-fold needs, of its part of the step."""
+    item, tokens, rope, rank = dims.itemsize, dims.n_tokens, dims.rope, dims.kv_lora_rank
     heads = heads_per_pass(dims, front)
     x_tiles, q_tiles = ceil_div(dims.hidden, P_MAX), ceil_div(front.q_lora, P_MAX)
     turns = min(FRONT_BUFFERS, dims.n_heads)

@@ -37,6 +37,16 @@ DMA_TRANSPOSE_FROM_TOKENS = 8
 less time with 16 tokens and 1 to 16 heads, 5 to 8 % with up to 128 tokens, nothing with 4, more with 1; a second tile
 pays on trn2 and costs on trn3, a fourth costs on both. GpSimd makes the descriptors of the gathers and of these."""
 
+SHARE_HEADS_FROM = 12
+"""Heads for each token from which two cores share heads, where they can share either. With half of the tokens a core
+gathers half of the keys, with half of the heads it reads half of the out-absorb. Predicted, at DeepSeek's widths and
+2,048 keys, tokens against heads shared: 185 and 187 us with 2 tokens of 24 heads, 482 and 488 with 8 of 64, 676 and 633
+with 8 of 96, 1,139 and 1,219 with 32 of 128; 20 % less time for tokens with 16 tokens of 1 to 16 heads."""
+
+SHARE_HEADS_WITH_FRONT_FROM = 4
+"""The same with the front-fold, which with half of the heads reads half of their query weights: 479 and 479 us with 4
+tokens of 16 heads, 658 and 656 with 8 of 32, 598 and 711 with 16 of 16."""
+
 LARGEST_PASS_BANKS = 7
 """PSUM banks of an o-projection pass; 7 x 512 columns cover half of DeepSeek's 7168."""
 
@@ -47,6 +57,7 @@ class Plan:
 
     Attributes:
         dims, hardware: what it was made for.
+        cores_share: "tokens" or "heads", of which each of two cores has half; all of both on one core.
         group_tokens: tokens that share a softmax.
         key_buffers: tokens whose rows are in SBUF at once.
         dma_transposed_chunks: latent tiles that DMAs transpose, each reading its columns again.
@@ -61,6 +72,7 @@ class Plan:
 
     dims: Dims
     hardware: Hardware
+    cores_share: str
     group_tokens: int
     key_buffers: int
     dma_transposed_chunks: int
@@ -74,11 +86,12 @@ class Plan:
     @property
     def config(self) -> AttentionConfig:
         """The plan as the kernel takes it."""
-        dims = self.dims
+        dims, part = self.dims, self.dims.of_core(self.cores_share)
         return AttentionConfig(
             cores=dims.cores,
-            n_tokens=dims.tokens_per_core,
-            n_heads=dims.n_heads,
+            cores_share=self.cores_share,
+            n_tokens=part.n_tokens,
+            n_heads=part.n_heads,
             n_prior=dims.n_prior,
             kv_lora_rank=dims.kv_lora_rank,
             rope=dims.rope,
@@ -102,18 +115,19 @@ class Plan:
         """
         if self.front is None:
             raise ValueError("this plan is for the attention alone; accepted: one made with front")
+        part = self.dims.of_core(self.cores_share)
         return FrontConfig(
             attention=self.config,
             q_lora=self.front.q_lora,
             nope=self.front.nope,
-            heads_per_pass=front_plan.heads_per_pass(self.dims, self.front),
-            pass_columns=front_plan.pass_columns(self.dims, self.front),
+            heads_per_pass=front_plan.heads_per_pass(part, self.front),
+            pass_columns=front_plan.pass_columns(part, self.front),
         )
 
     def __str__(self) -> str:
         lines = [
             f"{self.dims.n_tokens} tokens, {self.dims.n_heads} heads, {self.dims.n_prior} keys on "
-            f"{self.dims.cores} of {self.hardware.name}'s cores",
+            f"{self.dims.cores} of {self.hardware.name}'s cores" + self._sharing(),
             f"softmax groups of {self.group_tokens}, {self.key_buffers} key buffers, "
             f"{self.dma_transposed_chunks} latent tiles transposed by DMA, "
             f"o-projection in passes of {self.pass_columns} columns",
@@ -123,6 +137,9 @@ class Plan:
             str(self.sbuf),
         ]
         return "\n".join(lines)
+
+    def _sharing(self) -> str:
+        return f", which share the {self.cores_share}" if self.dims.cores > 1 else ""
 
     def _traffic_lines(self) -> list[str]:
         """What goes through HBM, and how often more than once."""
@@ -144,6 +161,7 @@ def make(
     front: FrontDims | None = None,
     group_tokens: int | None = None,
     schedule: Schedule = DEFAULT_SCHEDULE,
+    cores_share: str | None = None,
 ) -> Plan:
     """Plans a step: the largest softmax group that fits, with twice as many key buffers where they fit too.
 
@@ -156,11 +174,13 @@ def make(
         front: sizes of the front-fold where it is part of the kernel.
         group_tokens: tokens of a softmax group; None leaves the choice to the plan.
         schedule: other ways to run it, to be measured.
+        cores_share: what two cores have half of each, "tokens" or "heads"; None leaves the choice to the plan.
 
     Raises:
         TypeError: dims, front or schedule is none.
-        ValueError: an fp8 cache on trn2; there are fewer latent tiles, or they are fp32 or fp8; a softmax group is
-            larger than the batch, or has more than 128 maxima; the schedule does not go with the sizes.
+        ValueError: an fp8 cache on trn2; what the cores are to share is odd; there are fewer latent tiles, or they are
+            fp32 or fp8; a softmax group is larger than the batch, or has more than 128 maxima; the schedule does not go
+            with the sizes.
         BudgetError: not even groups of one token fit; the last attempt's message names what did not.
     """
     require_type("dims", dims, Dims)
@@ -171,22 +191,38 @@ def make(
     if dims.fp8_cache and hardware.name != TRN3.name:
         raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
     _check_schedule(dims, schedule)
+    shared = _shared(dims, front, cores_share)
+    part = dims.of_core(shared)
     refusal: BudgetError | None = None
-    for chunks in _chunks(dims, dma_transposed_chunks):
-        for group, key_buffers in _groups(dims, group_tokens, schedule):
+    for chunks in _chunks(part, dma_transposed_chunks):
+        for group, key_buffers in _groups(part, group_tokens, schedule):
             try:
-                return _plan(dims, hardware, group, key_buffers, chunks, front, schedule)
+                return _plan(dims, hardware, shared, group, key_buffers, chunks, front, schedule)
             except BudgetError as error:
                 refusal = error
     assert refusal is not None
     raise refusal
 
 
+def _shared(dims: Dims, front: FrontDims | None, given: str | None) -> str:
+    """What the cores share."""
+    if given is None:
+        heads_per_token = SHARE_HEADS_FROM if front is None else SHARE_HEADS_WITH_FRONT_FROM
+        few_tokens = "tokens" not in dims.shareable or dims.n_heads >= heads_per_token * dims.n_tokens
+        return "heads" if "heads" in dims.shareable and few_tokens else "tokens"
+    if given not in dims.shareable:
+        accepted = " or ".join(map(repr, dims.shareable))
+        raise ValueError(
+            f"cores_share is {given!r}; accepted with {dims.n_tokens} tokens of {dims.n_heads} heads: {accepted}"
+        )
+    return given
+
+
 def _chunks(dims: Dims, given: int | None) -> list[int]:
-    """Latent tiles to transpose by DMA, in the order to try."""
+    """Latent tiles of a core's part to transpose by DMA, in the order to try."""
     if given is None:
         can = dims.itemsize == 2 and not dims.fp8_cache
-        return [1, 0] if can and dims.tokens_per_core >= DMA_TRANSPOSE_FROM_TOKENS else [0]
+        return [1, 0] if can and dims.n_tokens >= DMA_TRANSPOSE_FROM_TOKENS else [0]
     chunks = require_int("dma_transposed_chunks", given, at_least=0)
     if chunks > dims.latent_tiles:
         raise ValueError(f"dma_transposed_chunks is {chunks}; accepted: 0 to {dims.latent_tiles}, the latent tiles")
@@ -209,22 +245,21 @@ def _check_schedule(dims: Dims, schedule: Schedule) -> None:
 
 
 def _groups(dims: Dims, given: int | None, schedule: Schedule) -> list[tuple[int, int]]:
-    """Group sizes to try, in order, each with its key buffers: for two groups, then for one."""
-    largest = min(dims.tokens_per_core, P_MAX // dims.n_heads)
+    """Group sizes of a core's part to try, in order, each with its key buffers: for two groups, then for one."""
+    largest = min(dims.n_tokens, P_MAX // dims.n_heads)
     sizes = range(min(LARGEST_GROUP, largest), 0, -1)
     if given is not None:
         group = require_int("group_tokens", given, at_least=1)
         if group > largest:
             raise ValueError(
-                f"group_tokens is {group}; accepted: 1 to {largest} with {dims.tokens_per_core} tokens of "
-                f"{dims.n_heads} heads"
+                f"group_tokens is {group}; accepted: 1 to {largest} with {dims.n_tokens} tokens of {dims.n_heads} heads"
             )
         sizes = range(group, group - 1, -1)
     pairs = []
     for group in sizes:
         # With late sums the next group's first rows come while the last group's are read.
         least = group + 1 if schedule.late_weighted_sum else group
-        counts = {min(count, dims.tokens_per_core) for count in (2 * group, least)}
+        counts = {min(count, dims.n_tokens) for count in (2 * group, least)}
         pairs += [(group, count) for count in sorted(counts, reverse=True)]
     return pairs
 
@@ -232,30 +267,35 @@ def _groups(dims: Dims, given: int | None, schedule: Schedule) -> list[tuple[int
 def _plan(
     dims: Dims,
     hardware: Hardware,
+    shared: str,
     group: int,
     key_buffers: int,
     chunks: int,
     front: FrontDims | None,
     schedule: Schedule,
 ) -> Plan:
-    pass_columns = min(dims.hidden, LARGEST_PASS_BANKS * BANK_FP32)
+    columns = ceil_div(dims.hidden, dims.cores)
+    pass_columns = ceil_div(columns, ceil_div(columns, LARGEST_PASS_BANKS * BANK_FP32))
+    part = dims.of_core(shared)
     return Plan(
         dims=dims,
         hardware=hardware,
+        cores_share=shared,
         group_tokens=group,
         key_buffers=key_buffers,
         dma_transposed_chunks=chunks,
         pass_columns=pass_columns,
         schedule=schedule,
         front=front,
-        sbuf=_sbuf_map(dims, hardware, group, key_buffers, chunks, pass_columns, front, schedule),
-        hbm=traffic.moved(dims, front, chunks, dims.tokens_per_core if schedule.per_token_tails else 1),
+        sbuf=_sbuf_map(dims, part, hardware, group, key_buffers, chunks, pass_columns, front, schedule),
+        hbm=traffic.moved(dims, front, chunks, shared, part.n_tokens if schedule.per_token_tails else 1),
         minimum=traffic.minimum(dims, front),
     )
 
 
 def _sbuf_map(
     dims: Dims,
+    part: Dims,
     hardware: Hardware,
     group: int,
     key_buffers: int,
@@ -264,16 +304,19 @@ def _sbuf_map(
     front: FrontDims | None,
     schedule: Schedule,
 ) -> MemoryMap:
-    """Queries first, then the front-fold; over that lasting buffers; setup, attention and tails take turns above."""
+    """Of a core, whose part of `dims` is `part`.
+
+    Queries first, then the front-fold; over that lasting buffers; setup, attention and tails take turns above.
+    """
     item, latents = dims.itemsize, dims.latent_tiles
-    tokens, heads = dims.tokens_per_core, dims.n_heads
+    tokens, heads = part.n_tokens, part.n_heads
     index_bytes = INT32_BYTES * tokens * dims.key_tiles
     ledger = SbufLedger(hardware)
     ledger.allocate("q_absorbed", item * latents * tokens * heads)
     ledger.allocate("q_pe", item * tokens * heads)
     if front is not None:
         with ledger.scope("front-fold"):
-            front_plan.allocate(dims, front, ledger)
+            front_plan.allocate(part, front, ledger)
     ledger.allocate("index", index_bytes)
     if chunks:
         ledger.allocate("natural_index", index_bytes)
@@ -285,13 +328,13 @@ def _sbuf_map(
         ledger.allocate("own_positions", FP32_BYTES * tokens)
         ledger.allocate("current_rows", item * dims.row_width)
     with ledger.scope("attention"):
-        _attention_buffers(dims, ledger, group, key_buffers, chunks)
-        _score_buffers(dims, ledger, group, schedule)
+        _attention_buffers(part, ledger, group, key_buffers, chunks)
+        _score_buffers(part, ledger, group, schedule)
     with ledger.scope("tails"):
-        ledger.allocate("values", item * heads * tokens)
+        ledger.allocate("values", item * dims.n_heads * dims.n_tokens)
         rotating(ledger, "absorb", min(WEIGHT_BUFFERS, heads), item * dims.kv_lora_rank)
         rotating(ledger, "absorb_features", min(WEIGHT_BUFFERS, heads), item * latents * dims.v_head_dim)
-        loads = heads * ceil_div(dims.hidden, pass_columns)
+        loads = dims.n_heads * ceil_div(ceil_div(dims.hidden, dims.cores), pass_columns)
         rotating(ledger, "o_proj", min(WEIGHT_BUFFERS, loads), item * pass_columns)
         ledger.allocate("output", item * pass_columns)
     return ledger.freeze()
@@ -301,11 +344,11 @@ def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: 
     item, tiles = dims.itemsize, dims.key_tiles
     rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
     if dims.fp8_cache:
-        rotating(ledger, "packed", min(PACKED_BUFFERS, dims.tokens_per_core), tiles * dims.cache_row_bytes)
-    rotating(ledger, "current", min(CURRENT_BUFFERS, dims.tokens_per_core), item * dims.row_width)
+        rotating(ledger, "packed", min(PACKED_BUFFERS, dims.n_tokens), tiles * dims.cache_row_bytes)
+    rotating(ledger, "current", min(CURRENT_BUFFERS, dims.n_tokens), item * dims.row_width)
     feature_bytes = item * (dims.latent_tiles + 1) * tiles * P_MAX
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
-    rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.tokens_per_core), feature_bytes, alignment)
+    rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
     ledger.allocate("weights", item * (tiles + 1) * group * dims.n_heads)
     ledger.allocate("latent", item * dims.kv_lora_rank)
     ledger.allocate("inverse_sum", FP32_BYTES)

@@ -62,17 +62,18 @@ def test_plan_is_what_a_run_allocates_and_moves(case):
 def cases(draw):
     latents = draw(st.integers(1, 4))
     dtype, fp8 = draw(st.sampled_from([(torch.bfloat16, False), (torch.bfloat16, True), (torch.float32, False)]))
-    n_prior, lnc = draw(st.integers(1, 400)), draw(st.sampled_from([1, 2]))
+    n_prior, (lnc, shared) = draw(st.integers(1, 400)), draw(st.sampled_from([(1, None), (2, "tokens"), (2, "heads")]))
     return Case(
         "random",
-        n_tokens=lnc * draw(st.integers(1, 6)),
+        n_tokens=(2 if shared == "tokens" else 1) * draw(st.integers(1, 6)),
         lnc=lnc,
-        n_heads=draw(st.integers(1, 40)),
+        cores_share=shared,
+        n_heads=(2 if shared == "heads" else 1) * draw(st.integers(1, 20)),
         n_prior=n_prior,
         kv_lora_rank=128 * latents,
         rope=2 * draw(st.integers(1, 64)),
         v_head_dim=draw(st.integers(1, 128)),
-        hidden=draw(st.integers(1, 4000)),
+        hidden=draw(st.integers(lnc, 8000)),
         dtype=dtype,
         context=n_prior + draw(st.integers(1, 100)),
         dma_transposed_chunks=0 if dtype is torch.float32 or fp8 else draw(st.integers(0, latents)),
@@ -123,6 +124,51 @@ def test_transposes_by_dma_from_8_tokens_of_a_core_on():
     assert plan.make(Dims(8, 1, 256, fp8_cache=True), TRN3).dma_transposed_chunks == 0
 
 
+def test_two_cores_share_tokens_unless_heads_are_many_or_tokens_odd():
+    for tokens, heads, alone, with_front in (
+        (1, 2, "heads", "heads"),
+        (3, 4, "heads", "heads"),
+        (2, 1, "tokens", "tokens"),
+        (16, 16, "tokens", "tokens"),
+        (2, 7, "tokens", "tokens"),
+        (2, 8, "tokens", "heads"),
+        (2, 22, "tokens", "heads"),
+        (2, 24, "heads", "heads"),
+        (2, 127, "tokens", "tokens"),
+    ):
+        dims = Dims(tokens, heads, 128, kv_lora_rank=128, cores=2)
+        assert plan.make(dims, TRN2).cores_share == alone
+        assert plan.make(dims, TRN2, front=FrontDims(128, 8)).cores_share == with_front
+        for shared in dims.shareable:
+            assert plan.make(dims, TRN2, cores_share=shared).cores_share == shared
+
+
+def test_weights_of_two_cores_by_hand():
+    """The o-projection once, of the rest what a core's heads need, and twice what comes before there are heads."""
+    dims, front = Dims(2, 8, 2048, cores=2), FrontDims(1536, 128, input_norm=True)
+    o_proj, absorb = 8 * 128 * 7168 * 2, 8 * 128 * 512 * 2
+    queries = 8 * (1536 * 192 + 128 * 512) * 2
+    low, gammas = 7168 * (1536 + 576) * 2, (1536 + 512 + 7168) * 4
+    keys = (2 * 2048 + 2 * 2) * 576 * 2
+    for shared, each in (("tokens", 2), ("heads", 1)):
+        made = plan.make(dims, TRN2, 0, front, cores_share=shared)
+        assert made.hbm.weights == o_proj + each * (absorb + queries) + 2 * (low + gammas)
+        assert made.hbm.keys == (3 - each) * keys
+        assert made.hbm.rows_written == 2 * 2 * 576 * 2
+        assert made.minimum.weights == o_proj + absorb + queries + low + gammas
+
+
+def test_what_the_cores_cannot_share_is_refused_by_name():
+    for dims, shared, accepted in (
+        (Dims(3, 2, 10, cores=2), "tokens", "3 tokens of 2 heads: 'heads'"),
+        (Dims(2, 3, 10, cores=2), "heads", "2 tokens of 3 heads: 'tokens'"),
+        (Dims(2, 2, 10, cores=2), "keys", "2 tokens of 2 heads: 'tokens' or 'heads'"),
+        (Dims(2, 2, 10), "heads", "2 tokens of 2 heads: 'tokens'"),
+    ):
+        with pytest.raises(ValueError, match=f"cores_share is '{shared}'; accepted with {accepted}"):
+            plan.make(dims, TRN2, cores_share=shared)
+
+
 @pytest.mark.parametrize(
     ("words", "changes"),
     [
@@ -168,7 +214,8 @@ def test_what_does_not_fit_is_split_then_refused_by_name():
         ("itemsize is 1; accepted: 2", {"itemsize": 1}, 0),
         ("hidden is True", {"hidden": True}, 0),
         ("n_tokens is 1.5; accepted: an integer", {"n_tokens": 1.5}, 0),
-        ("n_tokens is 3; accepted on 2 cores: an even number", {"n_tokens": 3, "cores": 2}, 0),
+        ("n_tokens is 3 and n_heads 1; accepted on 2 cores: an even number of one", {"n_tokens": 3, "cores": 2}, 0),
+        ("hidden is 1; accepted on 2 cores: from 2", {"hidden": 1, "cores": 2}, 0),
         ("cores is 4; accepted: 1 or 2", {"n_tokens": 4, "cores": 4}, 0),
         ("dma_transposed_chunks is 5; accepted: 0 to 4", {}, 5),
         ("dma_transposed_chunks is 1; accepted in float32: 0", {"itemsize": 4}, 1),
@@ -194,7 +241,8 @@ def test_text_says_what_is_read_how_often():
     rows = {line.split()[0]: line.split()[1:] for line in traffic if line}
     keys = (16 * 2048 * (576 + 4 * 128) + 2 * 16 * 576) * 2
     assert rows["keys"] == [f"{keys:,}", f"{keys / ((16 * 2048 + 16) * 576 * 2):.3f}"]
-    assert rows["weights"] == [f"{2 * 128 * (512 + 7168) * 2:,}", "2.000"]
+    assert rows["weights"] == [f"{128 * (2 * 512 + 7168) * 2:,}", "1.067"]
+    assert "2 of trn2's cores, which share the tokens" in text
     assert rows["output"] == [f"{16 * 7168 * 2:,}", "1.000"]
 
 

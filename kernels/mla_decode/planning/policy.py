@@ -1,4 +1,4 @@
-"""The plan of least predicted time: every softmax group and every number of latent tiles transposed by DMA is tried.
+"""The plan of least predicted time: every softmax group, number of latent tiles transposed by DMA, and way to share.
 
 `plan.make` decides by rule, without a prediction; what the rules are worth is what `best` says of them.
 """
@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from common.budget import BudgetError
@@ -59,8 +59,8 @@ def best(dims: Dims, hardware: Hardware, front: FrontDims | None = None, *, time
     by_rule = plan.make(dims, hardware, front=front)
     rule_ns = time_of(by_rule)
     chosen, shortest, tried = by_rule, rule_ns, 1
-    for chunks, group in itertools.product(_chunks(dims), _groups(dims)):
-        other = _fitting(dims, hardware, front, chunks, group)
+    for shared, chunks, group in _space(dims):
+        other = _fitting(dims, hardware, front, chunks, group, shared)
         if other is None or other == by_rule:
             continue
         tried, time_ns = tried + 1, time_of(other)
@@ -69,18 +69,28 @@ def best(dims: Dims, hardware: Hardware, front: FrontDims | None = None, *, time
     return Choice(chosen, shortest, rule_ns, tried)
 
 
+def _space(dims: Dims) -> Iterator[tuple[str, int, int]]:
+    """What the cores share, latent tiles transposed by DMA, and tokens of a softmax group."""
+    for shared in dims.shareable:
+        for chunks, group in itertools.product(_chunks(dims), _groups(dims.of_core(shared))):
+            yield shared, chunks, group
+
+
 def _chunks(dims: Dims) -> range:
     return range(dims.latent_tiles + 1 if dims.itemsize == 2 and not dims.fp8_cache else 1)
 
 
 def _groups(dims: Dims) -> list[int]:
-    largest = min(dims.tokens_per_core, plan.P_MAX // dims.n_heads)
+    """Of a core's part."""
+    largest = min(dims.n_tokens, plan.P_MAX // dims.n_heads)
     return [group for group in GROUPS if group <= largest]
 
 
-def _fitting(dims: Dims, hardware: Hardware, front: FrontDims | None, chunks: int, group: int) -> Plan | None:
+def _fitting(
+    dims: Dims, hardware: Hardware, front: FrontDims | None, chunks: int, group: int, shared: str
+) -> Plan | None:
     """The plan, None where it does not fit."""
     try:
-        return plan.make(dims, hardware, chunks, front, group)
+        return plan.make(dims, hardware, chunks, front, group, cores_share=shared)
     except BudgetError:
         return None

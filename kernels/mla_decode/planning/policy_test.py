@@ -34,6 +34,14 @@ def test_best_of_all_that_fit():
         assert choice.predicted_ns == 1.0
 
 
+def test_what_cores_share_is_tried():
+    dims = Dims(4, 2, 256, cores=2)
+    for favourite in (plan.make(dims, TRN2, cores_share=shared, group_tokens=1) for shared in ("tokens", "heads")):
+        choice = policy.best(dims, TRN2, time_of=functools.partial(time_beside, favourite))
+        assert choice.plan == favourite
+        assert choice.tried == 5 * (2 + 3)
+
+
 def test_fp32_has_no_transposes_by_dma_to_try():
     tried = []
 

@@ -42,19 +42,33 @@ class HbmBytes:
 PURPOSES = tuple(field.name for field in dataclasses.fields(HbmBytes))
 
 
-def moved(dims: Dims, front: FrontDims | None, dma_transposed_chunks: int, tail_batches: int = 1) -> HbmBytes:
+def moved(
+    dims: Dims, front: FrontDims | None, dma_transposed_chunks: int, shared: str = "tokens", tail_batches: int = 1
+) -> HbmBytes:
     """What a plan moves where no slot is skipped: rows of all slots of the key tiles, this step's rows twice.
 
-    Each core reads all weights, those of the tails once for each of its `tail_batches`.
+    Args:
+        dims, front: the step.
+        dma_transposed_chunks: latent tiles whose columns are read again.
+        shared: what the cores share, "tokens" or "heads". Each reads all that belongs to its tokens and to its heads;
+            the first projections' weights are everybody's, and the o-projection's are shared by columns.
+        tail_batches: of a core's tokens, each of which reads the tails' weights.
     """
     item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
+    of_tokens, of_heads = (dims.cores, 1) if shared == "heads" else (1, dims.cores)
     table_bytes = INT32_BYTES + FP32_BYTES + (INT32_BYTES if dma_transposed_chunks else 0)
+    row_bytes = dims.cache_row_bytes + dma_transposed_chunks * P_MAX * item
     least = minimum(dims, front)
+    weights = tail_batches * item * (of_heads * _absorb_elements(dims) + _o_proj_elements(dims))
+    if front is not None:
+        weights += of_heads * item * _query_elements(dims, front)
+        weights += dims.cores * (item * _low_elements(dims, front) + FP32_BYTES * _gammas(dims, front))
     return dataclasses.replace(
         least,
-        weights=dims.cores * (least.weights + (tail_batches - 1) * _tail_weights(dims) * item),
-        keys=slots * (dims.cache_row_bytes + dma_transposed_chunks * P_MAX * item) + 2 * tokens * dims.row_width * item,
-        tables=table_bytes * slots + tokens * P_MAX * INT32_BYTES,
+        weights=weights,
+        keys=of_tokens * (slots * row_bytes + 2 * tokens * dims.row_width * item),
+        tables=of_tokens * (table_bytes * slots + tokens * P_MAX * INT32_BYTES),
+        inputs=of_tokens * least.inputs,
     )
 
 
@@ -65,27 +79,39 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
         keys=tokens * (dims.n_prior * dims.cache_row_bytes + dims.row_width * item),
         tables=tokens * (dims.n_prior * (INT32_BYTES + FP32_BYTES) + INT32_BYTES),
         queries=tokens * dims.n_heads * (dims.kv_lora_rank + dims.rope) * item,
-        weights=_tail_weights(dims) * item,
+        weights=(_absorb_elements(dims) + _o_proj_elements(dims)) * item,
         output=tokens * dims.hidden * item,
     )
     if front is None:
         return attention
-    gammas = front.q_lora + dims.kv_lora_rank + (dims.hidden if front.input_norm else 0)
+    projections = _low_elements(dims, front) + _query_elements(dims, front)
     return dataclasses.replace(
         attention,
         queries=0,
-        weights=attention.weights + _front_elements(dims, front) * item + gammas * FP32_BYTES,
+        weights=attention.weights + projections * item + _gammas(dims, front) * FP32_BYTES,
         inputs=tokens * (dims.hidden * item + dims.rope * FP32_BYTES + INT32_BYTES),
         rows_written=tokens * (dims.row_width * item + dims.cache_row_bytes),
     )
 
 
-def _front_elements(dims: Dims, front: FrontDims) -> int:
-    query = front.nope + dims.rope
-    projections = dims.hidden * (front.q_lora + dims.row_width) + front.q_lora * dims.n_heads * query
-    return projections + dims.n_heads * front.nope * dims.kv_lora_rank
+def _low_elements(dims: Dims, front: FrontDims) -> int:
+    """Weights of the projections that come before there are heads."""
+    return dims.hidden * (front.q_lora + dims.row_width)
 
 
-def _tail_weights(dims: Dims) -> int:
-    """Elements of the out-absorb and the o-projection."""
-    return dims.n_heads * dims.v_head_dim * (dims.kv_lora_rank + dims.hidden)
+def _query_elements(dims: Dims, front: FrontDims) -> int:
+    """Weights of the heads' queries, and of their absorb."""
+    return dims.n_heads * (front.q_lora * (front.nope + dims.rope) + front.nope * dims.kv_lora_rank)
+
+
+def _gammas(dims: Dims, front: FrontDims) -> int:
+    """Weights of norms."""
+    return front.q_lora + dims.kv_lora_rank + (dims.hidden if front.input_norm else 0)
+
+
+def _absorb_elements(dims: Dims) -> int:
+    return dims.n_heads * dims.v_head_dim * dims.kv_lora_rank
+
+
+def _o_proj_elements(dims: Dims) -> int:
+    return dims.n_heads * dims.v_head_dim * dims.hidden
