@@ -60,6 +60,9 @@ class IndirectTensor(NkiTensor):
         """True: its addresses are known on the device only."""
         return True
 
+    def _seen(self) -> tuple[Region, int]:
+        return self._located(), self._numbered()
+
     def _rules_see(self) -> tuple[Any, ...]:
         by = self.indirection.by
         return (*super()._rules_see(), self.indirection.kind, by.signature if isinstance(by, NkiTensor) else None)
@@ -68,7 +71,6 @@ class IndirectTensor(NkiTensor):
         by = self.indirection.by
         region = IndexedRegion(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
         region.chosen_by = by.region if isinstance(by, NkiTensor) else None
-        self.region = region
         return region
 
     def _viewed(self, view: View, how: str, given: Any, dtype: DType | None = None) -> NkiTensor:

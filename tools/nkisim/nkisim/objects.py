@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -27,6 +28,7 @@ class NKIObject:
         """Nothing to do unless a subclass says so."""
 
 
+@functools.cache
 def _fields(cls: type) -> list[str]:
     names: dict[str, None] = {}
     for base in reversed(cls.__mro__):

@@ -65,15 +65,16 @@ Access = tuple[Region, int, int]
 
 def accesses(stream: Iterable[Record]) -> list[Access]:
     """Every region of a stream once, also the tiles of indices that choose."""
-    first: dict[int, tuple[Region, int]] = {}
-    last: dict[int, int] = {}
+    regions: list[Region] = []
+    positions: list[int] = []
     for position, record in enumerate(stream):
-        for region in record.writes + record.reads:
-            key = id(region)
-            if key not in last:
-                first[key] = region, position
-            last[key] = position
-    found = [(region, position, last[key]) for key, (region, position) in first.items()]
+        operands = record.writes + record.reads
+        regions += operands
+        positions += [position] * len(operands)
+    keys = list(map(id, regions))
+    last = dict(zip(keys, positions, strict=True))
+    first = dict(zip(reversed(keys), reversed(positions), strict=True))
+    found = [(region, first[key], last[key]) for key, region in dict(zip(keys, regions, strict=True)).items()]
     for region, start, stop in found[:]:
         if type(region) is IndexedRegion and region.chosen_by is not None:
             found.append((region.chosen_by, start, stop))

@@ -83,6 +83,7 @@ class Storage:
     Attributes:
         allocation: what they are the bytes of.
         unwritten: None once every element has been written; until then a flag per granule, set when it was not.
+        known: what `NkiTensor` has worked out of its views.
         decoded: views decoded for the Tensor Engine, by (offset, shape, strides, dtype, ...); dropped when overwritten.
         sharing: of shared HBM, who of two cores touched it; see `nkisim.sharing`.
         keeps_fp32: whether `keep` is to be called after each write.
@@ -99,6 +100,7 @@ class Storage:
         "allocation",
         "decoded",
         "foreign",
+        "known",
         "sharing",
         "unwritten",
     )
@@ -109,6 +111,7 @@ class Storage:
         self.allocation = allocation
         self._raw = raw
         self._products: Products | None = None
+        self.known: dict[Any, Any] = {}
         self.decoded: dict[Any, Any] = {}
         self.sharing: Sharing | None = None
         self.foreign: np.ndarray | None = None

@@ -18,7 +18,6 @@ from nkisim.views import DynamicSlice, View
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
 
 
-_new_tuple = tuple.__new__
 _interned: dict[tuple[Any, ...], int] = {}
 """A number per signature, so that an instruction checks each combination of operands once per process."""
 
@@ -97,36 +96,38 @@ class NkiTensor(NKIObject):
     @property
     def start_partition(self) -> int:
         """Partition of its first row; 0 for HBM."""
-        start: int = self._rules_see()[4]
-        return start
+        if not self.on_chip:
+            return 0
+        allocation = self.storage.allocation
+        first = allocation.address[0] if allocation.address else 0
+        return first + self.offset * self.dtype.itemsize // allocation.row_bytes
 
     def __getattr__(self, name: str) -> Any:
         """Works out `region` and `signature` when first asked for; afterwards they are plain attributes."""
-        if name == "signature":
-            seen = self._rules_see()
-            signature = self.signature = _interned.setdefault(seen, len(_interned))
-            return signature
-        if name == "region":
-            return self._located()
+        if name == "signature" or name == "region":
+            self.region, self.signature = self._seen()
+            return self.signature if name == "signature" else self.region
         if name == "made":
             return None
         raise AttributeError(f"NkiTensor has no attribute {name!r}")
 
-    def _rules_see(self) -> tuple[Any, ...]:
-        """Everything that the rules of an instruction look at, save its values. Finds the region on the way."""
-        allocation, dtype, offset, shape, strides = self._located()
-        start, buffer = 0, self.buffer
-        if buffer is SBUF or buffer is PSUM:
-            address = allocation.address
-            start = offset * dtype.itemsize // allocation.row_bytes + (address[0] if address else 0)
-        return (buffer, dtype, shape, strides, start)
+    def _seen(self) -> tuple[Region, int]:
+        """Region and signature, found once for all views that show the same."""
+        known, view = self.storage.known, (self.offset, self.shape, self.strides, self.dtype, self.buffer)
+        found = known.get(view)
+        if found is None:
+            found = known[view] = self._located(), self._numbered()
+        return found
+
+    def _numbered(self) -> int:
+        return _interned.setdefault(self._rules_see(), len(_interned))
 
     def _located(self) -> Region:
-        region: Region = _new_tuple(
-            Region, (self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
-        )
-        self.region = region
-        return region
+        return Region(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
+
+    def _rules_see(self) -> tuple[Any, ...]:
+        """Everything that the rules of an instruction look at, save its values."""
+        return (self.buffer, self.dtype, self.shape, self.strides, self.start_partition)
 
     def array(self) -> np.ndarray:
         """Its elements as a numpy array that shares memory with the storage."""

@@ -75,23 +75,40 @@ def overlaps_itself(shape: Ints, strides: Ints) -> bool:
 def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> View:
     """`tensor[key]` for integers, slices, `nl.ds` and one ellipsis. `view` may be a plain tuple."""
     shape, strides, offset = view
-    sizes = []
-    # What kernels write most, slices alone; this runs for every view of every instruction.
-    for k, size, stride in zip(key, shape, strides, strict=False):
-        if type(k) is not slice or k.step is not None:
+    if len(key) > len(shape):
+        return _indexed(view, key, on_chip)
+    sizes: list[int] = []
+    steps: list[int] = []
+    dim = 0
+    # What kernels write most, slices and positions; this runs for every view of every instruction.
+    for k in key:
+        size, stride = shape[dim], strides[dim]
+        if type(k) is slice:
+            start, stop = k.start, k.stop
+            if start is None:
+                start = 0
+            elif type(start) is not int:
+                break
+            if stop is None:
+                stop = size
+            elif type(stop) is not int:
+                break
+            if k.step is not None or not 0 <= start < stop <= size:
+                break
+            offset += start * stride
+            sizes.append(stop - start)
+            steps.append(stride)
+        elif type(k) is int and 0 <= k < size and (dim or not on_chip):
+            offset += k * stride
+        else:
             break
-        start, stop = k.start, k.stop
-        if start is None:
-            start = 0
-        if stop is None:
-            stop = size
-        if type(start) is not int or type(stop) is not int or not 0 <= start < stop <= size:
-            break
-        offset += start * stride
-        sizes.append(stop - start)
+        dim += 1
     else:
-        if len(key) <= len(shape):
-            return _new_view(View, ((*sizes, *shape[len(sizes) :]), strides, offset))
+        if dim < len(shape):
+            sizes += shape[dim:]
+            steps += strides[dim:]
+        if len(sizes) > on_chip:
+            return _new_view(View, (tuple(sizes), tuple(steps), offset))
     return _indexed(view, key, on_chip)
 
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable
+from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from common.tiling import round_up
 from nkisim.dtypes import DType, float4_e2m1fn_x4, float8_e8m0fnu
 from nkisim.numerics import cast, decode
 from nkisim.numerics.mx import GROUP_PARTITIONS
@@ -33,7 +35,11 @@ _ALL = slice(None)
 _LIMITED = any(name in os.environ for name in ("ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA"))
 """Whether the instructions that oneDNN may use are limited from outside."""
 
+_SLAB_WORDS = 1 << 20
+_ALIGNMENT_WORDS = 16
+
 _tables: dict[DType, np.ndarray] = {}
+_slab = np.empty(0, np.uint32)
 
 
 def exact(words: np.ndarray, exponents: np.ndarray) -> bool:
@@ -53,22 +59,47 @@ def moving(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndarray:
     if not exact(words, exponents):
         return np.empty((0, 0), np.uint32)
     partitions, columns = words.shape
-    halves = np.ascontiguousarray(words).view(f"u{words.itemsize // 2}").reshape(partitions, columns, 2)
-    places = np.empty((partitions, 2, columns), np.intp)
-    np.copyto(places, halves.transpose(0, 2, 1))
-    pairs = np.empty((partitions, 2, columns), np.uint32)
-    np.take(_table(kind), places, out=pairs, mode="clip")
+    pairs = _decoded(_halves(words).transpose(0, 2, 1), kind)
     if (exponents != decode.NEUTRAL_SCALE).any():
-        factors = cast.decoded_bytes(float8_e8m0fnu.storage).take(exponents, mode="clip").repeat(2, axis=1)
-        numbers = _as_bf16(pairs).view(len(exponents), 2 * GROUP_PARTITIONS, 2 * columns)
-        for block, factor in zip(numbers, torch.from_numpy(factors).bfloat16(), strict=True):
-            block.mul_(factor)
+        blocks = pairs.reshape(len(exponents), 2 * GROUP_PARTITIONS, columns)
+        _as_bf16(blocks).mul_(_factors(exponents.repeat(2, axis=1))[:, None, :])
     return pairs.reshape(2 * partitions, columns)
 
 
 def stationary(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndarray:
     """As `moving`, transposed: uint32 [columns, 2 * partitions]."""
-    return np.ascontiguousarray(moving(words, kind, exponents).T)
+    if not exact(words, exponents):
+        return np.empty((0, 0), np.uint32)
+    partitions, columns = words.shape
+    pairs = _decoded(_halves(words).transpose(1, 0, 2), kind)
+    if (exponents != decode.NEUTRAL_SCALE).any():
+        blocks = pairs.reshape(columns, len(exponents), 2 * GROUP_PARTITIONS)
+        _as_bf16(blocks).mul_(_factors(exponents.T)[:, :, None])
+    return pairs.reshape(columns, 2 * partitions)
+
+
+def _halves(words: np.ndarray) -> np.ndarray:
+    """The two lower and the two upper lanes of each word: [partitions, columns, 2]."""
+    return np.ascontiguousarray(words).view(f"u{words.itemsize // 2}").reshape(*words.shape, 2)
+
+
+def _decoded(halves: np.ndarray, kind: DType) -> np.ndarray:
+    pairs = _room(halves.shape)
+    np.take(_table(kind), halves, out=pairs, mode="clip")
+    return pairs
+
+
+def _room(shape: tuple[int, ...]) -> np.ndarray:
+    """Memory for an operand, uint32, in a slab that is freed with the last operand in it.
+
+    numpy asks for huge pages for arrays of a slab's size. Small ones cost a third of the decoding.
+    """
+    global _slab
+    size = prod(shape)
+    if size > _slab.size:
+        _slab = np.empty(max(size, _SLAB_WORDS), np.uint32)
+    room, _slab = _slab[:size], _slab[round_up(size, _ALIGNMENT_WORDS) :]
+    return room.reshape(shape)
 
 
 def accumulate(left: np.ndarray, right: np.ndarray, target: np.ndarray, onto: bool, part: slice = _ALL) -> None:
@@ -112,6 +143,12 @@ def _table(kind: DType) -> np.ndarray:
 
 def _as_bf16(pairs: np.ndarray) -> torch.Tensor:
     return torch.from_numpy(pairs.view(np.int16)).view(torch.bfloat16)
+
+
+def _factors(exponents: np.ndarray) -> torch.Tensor:
+    """Powers of two, which bf16 holds."""
+    table = cast.decoded_bytes(float8_e8m0fnu.storage)
+    return torch.from_numpy(table.take(exponents, mode="clip")).bfloat16()
 
 
 def _find() -> tuple[Callable[..., Any], Callable[..., Any]] | None:
