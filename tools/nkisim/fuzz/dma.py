@@ -114,7 +114,7 @@ def dma_transpose(session: Session) -> None:
     if order is None or src.shape[-1] > 128:
         return
     dst = session.result(src.shape[-1], src.model.array.size // src.shape[-1], (src.dtype,), ("sbuf",))
-    if not apart(dst, src):
+    if not apart(dst, src) or not _on_boundaries(dst, dst.elements):
         return
 
     def effect() -> Effect:
@@ -124,12 +124,23 @@ def dma_transpose(session: Session) -> None:
     session.call("dma_transpose", effect, dst=dst, src=src, axes=repr(session.sample((None, order))))
 
 
+def _on_boundaries(dst: Operand, row_elements: int) -> bool:
+    """Whether rows of 2-byte elements begin at multiples of 32 bytes, as transposes want."""
+    array, row_bytes = dst.model.array, dst.model.row_bytes
+    places = np.zeros(1, np.int64) + dst.model.offset_bytes % row_bytes
+    for count, stride in zip(array.shape[1:], array.strides[1:], strict=True):
+        places = (places[:, None] + np.arange(count) * stride).reshape(-1)
+    return array.itemsize != 2 or not (places[::row_elements] % 32).any()
+
+
 def gathered_transpose(session: Session) -> None:
     """Rows of a table in HBM, gathered and transposed."""
     count, width, rows = session.sample((16, 32, 48, 128)), session.integer(1, 12), session.sample((8, 8, 8, 5))
     table = _table(session, rows, width, tuple(d for d in session.dtypes if d.itemsize == 2))
     index, skip = _index(session, count, "uint32"), session.chance(2)
     dst = session.result(width, count, (table.dtype,), ("sbuf",))
+    if not _on_boundaries(dst, count):
+        return
 
     def effect() -> Effect:
         found = _rows_of(table, index, skip)

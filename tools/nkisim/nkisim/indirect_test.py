@@ -451,3 +451,20 @@ def test_pattern_offset_that_reads_two_ways_is_refused() -> None:
     assert inside(lambda: pattern_of(lambda t: t[:, 2:].ap([[8, 2], [1, 3]]))) == (2, (2, 3))
     with pytest.raises(ViewError, match=r"offset 5 on a view of .* that starts at byte 8"):
         inside(lambda: pattern_of(lambda t: t[:, 2:].ap([[8, 2], [1, 3]], offset=5)))
+
+
+def test_scalar_operands_chosen_by_a_register_are_recorded_and_checked_one_by_one():
+    x = np.arange(32, dtype=np.float32).reshape(4, 8)
+
+    def kernel(x: Any) -> Any:
+        tile, out = load(x), nl.ndarray((4, 8), nl.float32)
+        chosen = nisa.register_alloc(2)
+        nisa.tensor_scalar(out, tile, nl.multiply, tile[:, nl.ds(chosen, 1)])
+        with pytest.raises(ShapeError, match="one element per partition"):
+            nisa.tensor_scalar(out, tile, nl.multiply, tile[:, nl.ds(chosen, 2)])
+        return store(out)
+
+    finished = run(kernel, x, options=Options(target="trn3"))
+    np.testing.assert_array_equal(finished.outputs, x * x[:, 2:3])
+    (record,) = [r for r in finished.cores[0].stream if r.op == "tensor_scalar"]
+    assert [region.shape for region in record.reads] == [(4, 8), (4, 1)]

@@ -28,7 +28,7 @@ class NKIObject:
         """Nothing to do unless a subclass says so."""
 
 
-@functools.cache
+@functools.lru_cache(maxsize=1024)
 def _fields(cls: type) -> list[str]:
     names: dict[str, None] = {}
     for base in reversed(cls.__mro__):
@@ -37,7 +37,7 @@ def _fields(cls: type) -> list[str]:
 
 
 def _initialise(self: Any, *args: Any, **kwargs: Any) -> None:
-    cls = type(self)
+    cls: Any = type(self)
     fields = _fields(cls)
     if len(args) > len(fields):
         raise TypeError(f"{cls.__name__} takes {len(fields)} fields ({', '.join(fields)}), {len(args)} were given")

@@ -83,6 +83,8 @@ def accesses(stream: Iterable[Record]) -> list[Access]:
 
 _ON_CHIP_ENGINES = (engine.tensor, engine.vector, engine.scalar)
 """Have no path to HBM."""
+_BARRIER = "core_barrier"
+"""Names a tensor and moves nothing."""
 
 
 class HbmTraffic(NamedTuple):
@@ -122,7 +124,7 @@ def hbm_traffic(stream: Iterable[Record]) -> dict[str, HbmTraffic]:
     read: Counter[str] = Counter()
     written: Counter[str] = Counter()
     for record in stream:
-        if record.engine in _ON_CHIP_ENGINES:
+        if record.engine in _ON_CHIP_ENGINES or record.op == _BARRIER:
             continue
         for region in record.reads:
             if is_hbm(region):

@@ -9,6 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import nki
 import nki.isa
 import nki.language
 from nkisim import Options, run
@@ -101,6 +102,19 @@ def test_traffic_per_hbm_tensor(stream: list[Record]) -> None:
         "x": HbmTraffic(read_bytes=512 + 48 + 128, written_bytes=0),
         "y": HbmTraffic(read_bytes=48, written_bytes=0),
     }
+
+
+def test_a_barrier_moves_nothing() -> None:
+    def kernel(x: Any) -> Any:
+        out = nl.ndarray((2, 16), nl.float32, buffer=nl.shared_hbm, name="out")
+        mine = nl.program_id(0)
+        nisa.dma_copy(out[mine : mine + 1], x[mine : mine + 1])
+        nisa.core_barrier(out, (0, 1))
+        return out
+
+    finished = run(nki.jit(kernel)[2], np.ones((2, 16), np.float32), options=Options(numerics=False))
+    for core in finished.cores:
+        assert hbm_traffic(core.stream)["out"] == HbmTraffic(read_bytes=0, written_bytes=64)
 
 
 def test_nothing_recorded() -> None:

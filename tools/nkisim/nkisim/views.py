@@ -79,21 +79,13 @@ def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> 
         return _indexed(view, key, on_chip)
     sizes: list[int] = []
     steps: list[int] = []
-    dim = 0
     # What kernels write most, slices and positions; this runs for every view of every instruction.
-    for k in key:
+    for dim, k in enumerate(key):
         size, stride = shape[dim], strides[dim]
         if type(k) is slice:
-            start, stop = k.start, k.stop
-            if start is None:
-                start = 0
-            elif type(start) is not int:
-                break
-            if stop is None:
-                stop = size
-            elif type(stop) is not int:
-                break
-            if k.step is not None or not 0 <= start < stop <= size:
+            start = 0 if k.start is None else k.start
+            stop = size if k.stop is None else k.stop
+            if type(start) is not int or type(stop) is not int or k.step is not None or not 0 <= start < stop <= size:
                 break
             offset += start * stride
             sizes.append(stop - start)
@@ -102,11 +94,11 @@ def index(view: tuple[Ints, Ints, int], key: tuple[Any, ...], on_chip: bool) -> 
             offset += k * stride
         else:
             break
-        dim += 1
     else:
-        if dim < len(shape):
-            sizes += shape[dim:]
-            steps += strides[dim:]
+        rest = len(key)
+        if rest < len(shape):
+            sizes += shape[rest:]
+            steps += strides[rest:]
         if len(sizes) > on_chip:
             return _new_view(View, (tuple(sizes), tuple(steps), offset))
     return _indexed(view, key, on_chip)

@@ -45,28 +45,40 @@ def dma_compute(
     """
     call = "nisa.dma_compute"
     core = machine.core(call)
-    _check_sources(call, dst, srcs)
-    transfer.check_queue(call, core, None, oob_mode)
-    key = (call, dst.signature, tuple(s.signature for s in srcs), oob_mode)
-    _check_operation(call, srcs, reduce_op, scales)
-    if key not in core.checked:
-        for operand, tensor in (("dst", dst), *((f"srcs[{i}]", s) for i, s in enumerate(srcs))):
-            rules.buffer(call, operand, tensor, transfer.REACH)
-            if tensor.size != dst.size:
-                raise ShapeError(f"{call}: {operand} {list(tensor.shape)}, dst {list(dst.shape)}; accepted: as many")
-            if tensor.dtype.kind == "packed":
-                rules.dtype(call, operand, tensor, ())
-            if tensor.indirection is not None and tensor.indirection.kind != ROWS:
-                raise ArgumentError(f"{call}: {operand} has a dynamic offset; accepted: static views or vector_offset")
-        rules.writable(call, "dst", dst)
+    try:
+        sources = tuple([s.signature for s in srcs]) if isinstance(srcs, (list, tuple)) else None
+        key: Any = (call, dst.signature, sources, oob_mode, reduce_op)
+        passed = key in core.checked
+    except (AttributeError, TypeError):
+        key, passed = (), False
+    if not passed:
+        _check(call, core, dst, srcs, oob_mode, reduce_op)
         core.checked.add(key)
-    if any(t.indirection is not None for t in (dst, *srcs)):
+    if scales is not None:
+        _check_scales(call, srcs, scales)
+    if dst.indirection is not None or any(s.indirection is not None for s in srcs):
         _check_rows(call, dst, srcs, unique_indices)
-    reads = tuple(s.region for s in srcs)
+    reads = tuple([s.region for s in srcs])
     issued = core.emit("dma_compute", Engine.dma, (dst.region,), reads, name, "add")
     if core.numerics:
         _add(call, dst, srcs, skip=oob_mode is OobMode.skip)
     return issued
+
+
+def _check(call: str, core: machine.Core, dst: NkiTensor, srcs: list[NkiTensor], oob_mode: Any, reduce_op: Any) -> None:
+    _check_sources(call, dst, srcs)
+    transfer.check_queue(call, core, None, oob_mode)
+    if operands.language_name(call, "reduce_op", reduce_op) != "add":
+        raise ArgumentError(f"{call}: reduce_op is nl.{reduce_op.__name__}; accepted: nl.add")
+    for operand, tensor in (("dst", dst), *((f"srcs[{i}]", s) for i, s in enumerate(srcs))):
+        rules.buffer(call, operand, tensor, transfer.REACH)
+        if tensor.size != dst.size:
+            raise ShapeError(f"{call}: {operand} {list(tensor.shape)}, dst {list(dst.shape)}; accepted: as many")
+        if tensor.dtype.kind == "packed":
+            rules.dtype(call, operand, tensor, ())
+        if tensor.indirection is not None and tensor.indirection.kind != ROWS:
+            raise ArgumentError(f"{call}: {operand} has a dynamic offset; accepted: static views or vector_offset")
+    rules.writable(call, "dst", dst)
 
 
 def _check_sources(call: str, dst: Any, srcs: Any) -> None:
@@ -78,12 +90,8 @@ def _check_sources(call: str, dst: Any, srcs: Any) -> None:
         rules.require_tensors(call, **{f"srcs[{i}]": source})
 
 
-def _check_operation(call: str, srcs: list[NkiTensor], reduce_op: Any, scales: Any) -> None:
-    if operands.language_name(call, "reduce_op", reduce_op) != "add":
-        raise ArgumentError(f"{call}: reduce_op is nl.{reduce_op.__name__}; accepted: nl.add")
-    if scales is not None and (
-        not isinstance(scales, (list, tuple)) or len(scales) != len(srcs) or any(s != 1.0 for s in scales)
-    ):
+def _check_scales(call: str, srcs: list[NkiTensor], scales: Any) -> None:
+    if not isinstance(scales, (list, tuple)) or len(scales) != len(srcs) or any(s != 1.0 for s in scales):
         raise ArgumentError(f"{call}: scales {scales}; accepted: None or 1.0 for each of {len(srcs)} sources")
 
 

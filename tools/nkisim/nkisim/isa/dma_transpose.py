@@ -21,6 +21,7 @@ from nkisim.tensor import NkiTensor
 _AXES = {2: (1, 0), 3: (2, 1, 0), 4: (3, 1, 2, 0)}
 _TWO_BYTES = 2
 _BLOCK_ROWS = 16
+_BOUNDARY_BYTES = 32
 
 
 def dma_transpose(
@@ -37,10 +38,13 @@ def dma_transpose(
     A `src` with an index per row gathers first: `dst = src[indices.T.flatten()[: src.shape[0]]].T`.
     Where the documentation contradicts itself: on `dge_mode.none` without an index (its table of modes accepts it,
     this call's text does not) and on the last dimension under hwdge (a multiple of 128, or up to 128), this takes
-    this call's text.
+    this call's text. That 2-byte types are written from 32-byte boundaries on is what public kernels say; what the
+    text asks of sizes under hwdge and with an index makes rows of one or two dimensions of multiples of that.
 
     Args:
-        dst: tile in SBUF of `src`'s type, with as many partitions as `src`'s last dimension.
+        dst: tile in SBUF of `src`'s type, with as many partitions as `src`'s last dimension. With 2-byte types it
+            begins at a multiple of 32 bytes in its partition; under hwdge and with an index so does each run of as
+            many elements as `src`'s first dimension has, times the one before the last in 3 or 4 dimensions.
         src: 2 to 4 dimensions in HBM or SBUF. With hwdge: 2-byte type, up to 128 columns, 16 rows in 2 dimensions;
             in 3 or 4, 1, 2, 4, 8 or 16 rows that make a multiple of 16 with the dimension before the last.
             With an index per row: in HBM, 2-byte type, up to 128 columns, a multiple of 16 rows, in 4 dimensions
@@ -61,11 +65,12 @@ def dma_transpose(
         dge_mode = transfer.mode_of(call, dge_mode)
     transfer.check_queue(call, core, priority, oob_mode)
     axes = None if axes is None else views.integers(axes, f"{call}: axes")
-    key = (call, dst.signature, src.signature, axes, priority, dge_mode, oob_mode)
+    key = (call, dst.signature, _first_byte(dst), src.signature, axes, priority, dge_mode, oob_mode)
     if key not in core.checked:
         _check(call, core, dst, src, axes)
         transfer.check_descriptors(call, dge_mode, dst=dst, src=src)
         _check_mode(call, src, dge_mode, oob_mode)
+        _check_boundaries(call, dst, src, dge_mode)
         core.checked.add(key)
     issued = core.emit("dma_transpose", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
     if core.numerics:
@@ -93,6 +98,30 @@ def _check(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor, axes: 
     turned = tuple(src.shape[a] for a in order)
     if dst.shape[0] != turned[0] or dst.size != src.size:
         raise ShapeError(f"{call}: dst {list(dst.shape)}; accepted: {list(turned)}, src transposed")
+
+
+def _first_byte(dst: NkiTensor) -> int:
+    """Where a tile begins in its partition; a tensor without an address begins at a boundary."""
+    allocation = dst.storage.allocation
+    placed = allocation.address[1] if allocation.address else 0
+    return placed + dst.offset * dst.dtype.itemsize % allocation.row_bytes
+
+
+def _check_boundaries(call: str, dst: NkiTensor, src: NkiTensor, mode: DgeMode) -> None:
+    if dst.dtype.itemsize != _TWO_BYTES:
+        return
+    row_elements = dst.size
+    if mode is not DgeMode.unknown or src.indirection is not None:
+        row_elements = src.shape[0] * (src.shape[-2] if src.ndim > 2 else 1)
+    places = np.zeros(1, np.int64)
+    for count, stride in zip(dst.shape[1:], dst.strides[1:], strict=True):
+        places = (places[:, None] + np.arange(count) * stride).reshape(-1)
+    starts = _first_byte(dst) + places[::row_elements] * _TWO_BYTES
+    for row in np.flatnonzero(starts % _BOUNDARY_BYTES):
+        raise ShapeError(
+            f"{call}: row {row} of dst {dst.name} {list(dst.shape)} begins at byte {starts[row]} of its partition; "
+            f"accepted: a multiple of {_BOUNDARY_BYTES}"
+        )
 
 
 def _check_mode(call: str, src: NkiTensor, mode: DgeMode, oob_mode: OobMode) -> None:

@@ -58,6 +58,34 @@ NO_DGE = {"dge_mode": nki.isa.dge_mode.none}
 SKIP = {"oob_mode": nki.isa.oob_mode.skip}
 
 
+def test_rows_of_two_bytes_begin_at_multiples_of_32_bytes():
+    x, rows = np.arange(16 * 12).reshape(16, 12).astype(BF16), np.arange(32, dtype=np.uint32).reshape(32, 1) % 16
+
+    def kernel(x: Any, rows: Any, *, start: int, gap: int, address: int) -> Any:
+        index = nl.ndarray(rows.shape, rows.dtype)
+        nisa.dma_copy(index, rows)
+        tile = nl.ndarray((4, 512), x.dtype, address=(0, address))[:, start:]
+        nisa.dma_transpose(tile[:, 0:16], x[:, 0:4])
+        chunks = tile[:, 0 : 3 * (32 + gap)].reshape_dim(1, (3, 1, 32 + gap))[:, :, :, 0:32]
+        nisa.dma_transpose(chunks, x.reshape((16, 3, 1, 4)).vector_select(0, index))
+        out = nl.ndarray(chunks.shape, x.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(out, chunks)
+        return out
+
+    expected = x[rows[:, 0]].reshape(32, 3, 1, 4).transpose(3, 1, 2, 0)
+    accepted: list[dict[str, Any]] = [{"start": 16, "gap": 16, "address": 0}, {"start": 8, "gap": 0, "address": 16}]
+    for placed in accepted:
+        np.testing.assert_array_equal(launch(kernel, x, rows, **placed), expected)
+    refused: list[tuple[str, dict[str, Any]]] = [
+        ("row 0 of dst .* begins at byte 2 ", {"start": 1, "gap": 16, "address": 0}),
+        ("row 0 of dst .* begins at byte 16 ", {"start": 0, "gap": 16, "address": 16}),
+        ("row 1 of dst .* begins at byte 80 .*; accepted: a multiple of 32", {"start": 0, "gap": 8, "address": 0}),
+    ]
+    for words, placed in refused:
+        with pytest.raises(ShapeError, match=words):
+            launch(kernel, x, rows, **placed)
+
+
 @pytest.mark.parametrize(
     ("error", "words", "bad", "good"),
     [

@@ -68,7 +68,7 @@ def nc_matmul(
         key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate,
             tile_position and tuple(tile_position), tile_size and tuple(tile_size), perf_mode,
-            core.hardware.supports_mx or products.first_byte_in_bank(dst, core.hardware),
+            products.place(dst, core.hardware),
         )  # fmt: skip
         passed = key in core.checked
     except (AttributeError, TypeError, ValueError):

@@ -163,12 +163,11 @@ def scale_regions(scale: NkiTensor, partitions: int) -> list[Region]:
     """The regions of `scale_rows`."""
     if scale.indirection is not None:
         return [row.region for row in scale_rows(scale, partitions)]
-    allocation, dtype, offset, (_, *free), strides = scale.region
-    shape, step = (_SCALE_ROWS, *free), strides[0]
-    return [
-        Region(allocation, dtype, offset + start * step, shape, strides)
-        for start in range(0, partitions, decode.QUADRANT)
-    ]
+    known, view = scale.storage.known, (scale.offset, scale.shape, scale.strides, scale.dtype, partitions)
+    found: list[Region] | None = known.get(view)
+    if found is None:
+        found = known[view] = [row.region for row in scale_rows(scale, partitions)]
+    return found
 
 
 def _multiply(

@@ -147,14 +147,14 @@ def shaped(
 
 def regions(*values: Any) -> tuple[Any, ...]:
     """Regions of those operands that are tensors."""
-    return tuple([v.region for v in values if type(v) is NkiTensor])
+    return tuple([v.region for v in values if isinstance(v, NkiTensor)])
 
 
 def signature(value: Any) -> Any:
     """Signature of a tensor, type of everything else; what rules look at."""
-    return value.signature if type(value) is NkiTensor else type(value)
+    return value.signature if isinstance(value, NkiTensor) else type(value)
 
 
 def signatures(*values: Any) -> tuple[Any, ...]:
     """The signature of each."""
-    return tuple([v.signature if type(v) is NkiTensor else type(v) for v in values])
+    return tuple([v.signature if isinstance(v, NkiTensor) else type(v) for v in values])

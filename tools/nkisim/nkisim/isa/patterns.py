@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import prod
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from nkisim.tensor import NkiTensor
 
 Steps = tuple[tuple[int, int], ...]
 _MAX_DIMS = 4
-_INT32 = np.iinfo(np.int32)
+_LOWEST, _HIGHEST = -(1 << 31), (1 << 31) - 1
 
 
 def iota(
@@ -40,10 +41,13 @@ def iota(
     """
     call = "nisa.iota"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst)
     steps = _steps(call, pattern)
-    _check_integers(call, offset=offset, channel_multiplier=channel_multiplier)
-    key = (call, dst.signature, steps, offset, channel_multiplier)
+    _check_integers(call, offset, channel_multiplier)
+    try:
+        key = (call, dst.signature, steps, offset, channel_multiplier)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst)
+        raise
     if key not in core.checked:
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))
         rules.writable(call, "dst", dst)
@@ -78,13 +82,16 @@ def affine_select(
     """
     call = "nisa.affine_select"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, on_true_tile=on_true_tile)
     operator = operands.operator_among(call, "cmp_op", cmp_op, COMPARISONS)
     if not isinstance(on_false_value, (int, float, np.generic)):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: a number")
     steps = _steps(call, pattern)
-    _check_integers(call, offset=offset, channel_multiplier=channel_multiplier)
-    key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier)
+    _check_integers(call, offset, channel_multiplier)
+    try:
+        key = (call, dst.signature, on_true_tile.signature, steps, offset, channel_multiplier)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, on_true_tile=on_true_tile)
+        raise
     if key not in core.checked:
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, (rules.SBUF,))
         rules.numeric(call, "dst", dst, core.hardware, (rules.SBUF,))
@@ -107,23 +114,24 @@ def affine_select(
 
 def _steps(call: str, pattern: Any) -> Steps:
     try:
-        steps = tuple((int(step), int(size)) for step, size in pattern)
+        return tuple([(index(step), index(size)) for step, size in pattern])
     except (TypeError, ValueError):
-        steps = ()
-    if not 1 <= len(steps) <= _MAX_DIMS or any(size < 1 for _, size in steps):
-        raise ArgumentError(
-            f"{call}: pattern {pattern!r}; accepted: one to four [step, size] of integers, sizes from 1"
-        )
-    return steps
+        raise _pattern_error(call, pattern) from None
 
 
-def _check_integers(call: str, **parameters: Any) -> None:
-    for parameter, value in parameters.items():
-        if not isinstance(value, (int, np.integer)) or not _INT32.min <= value <= _INT32.max:
+def _pattern_error(call: str, pattern: Any) -> ArgumentError:
+    return ArgumentError(f"{call}: pattern {pattern!r}; accepted: one to four [step, size] of integers, sizes from 1")
+
+
+def _check_integers(call: str, offset: Any, channel_multiplier: Any) -> None:
+    for parameter, value in (("offset", offset), ("channel_multiplier", channel_multiplier)):
+        if not isinstance(value, (int, np.integer)) or not _LOWEST <= value <= _HIGHEST:
             raise ArgumentError(f"{call}: {parameter} is {value!r}; accepted: a 32-bit integer")
 
 
 def _check_pattern(call: str, dst: NkiTensor, steps: Steps, offset: int, multiplier: int) -> None:
+    if not 1 <= len(steps) <= _MAX_DIMS or any(size < 1 for _, size in steps):
+        raise _pattern_error(call, [list(s) for s in steps])
     elements, covered = prod(dst.shape[1:]), prod(size for _, size in steps)
     if covered != elements:
         raise ShapeError(
@@ -131,7 +139,7 @@ def _check_pattern(call: str, dst: NkiTensor, steps: Steps, offset: int, multipl
             f"accepted: {elements}, the elements of dst {list(dst.shape)}"
         )
     low, high = _extremes(dst.shape[0], steps, offset, multiplier)
-    if low < _INT32.min or high > _INT32.max:
+    if low < _LOWEST or high > _HIGHEST:
         raise ArgumentError(f"{call}: values from {low} to {high}; accepted: 32-bit integers")
 
 

@@ -34,6 +34,11 @@ def first_byte_in_bank(dst: NkiTensor, hardware: Hardware) -> int:
     return (placed + dst.offset * dst.dtype.itemsize % allocation.row_bytes) % hardware.psum_bank_bytes
 
 
+def place(dst: NkiTensor, hardware: Hardware) -> int:
+    """What rules look at in a PSUM tile besides its signature: where in a bank it begins, on trn3 whether oddly."""
+    return dst.offset % 2 if hardware.supports_mx else first_byte_in_bank(dst, hardware)
+
+
 def check_destination(
     call: str, dst: NkiTensor, rows: int, columns: int, accepted: tuple[DType, ...], hardware: Hardware
 ) -> None:

@@ -39,10 +39,10 @@ def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str 
     """
     call = "nisa.quantize_mx"
     core = machine.core(call)
-    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
     try:
         key = (call, dst.signature, src.signature, dst_scale.signature)
     except AttributeError:
+        _check_target(call, core)
         rules.require_tensors(call, dst=dst, src=src, dst_scale=dst_scale)
         raise
     if key not in core.checked:
@@ -68,7 +68,12 @@ def _pad(dst_scale: NkiTensor) -> None:
         dst_scale.storage.mark_written(dst_scale.region)
 
 
+def _check_target(call: str, core: machine.Core) -> None:
+    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+
+
 def _check(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor) -> None:
+    _check_target(call, core)
     for operand, tensor, accepted in (("src", src, _SOURCES), ("dst", dst, _RESULTS)):
         rules.tile(call, operand, tensor, core.hardware, (rules.SBUF,))
         rules.dtype(call, operand, tensor, accepted)

@@ -102,8 +102,11 @@ def dropout(dst: NkiTensor, data: NkiTensor, prob: Any, name: str | None = None)
     """
     call = "nisa.dropout"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data)
-    key = (call, dst.signature, data.signature, *operands.signatures(prob))
+    try:
+        key = (call, dst.signature, data.signature, operands.signature(prob))
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data)
+        raise
     if key not in core.checked:
         rules.tile(call, "data", data, core.hardware, rules.ON_CHIP)
         rules.tile(call, "dst", dst, core.hardware, rules.ON_CHIP)

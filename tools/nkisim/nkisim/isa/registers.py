@@ -89,7 +89,7 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
     """
     call = "nisa.register_store"
     core = machine.core(call)
-    _element(call, "dst", dst)
+    _check_element(call, core, "dst", dst)
     if not isinstance(src, VirtualRegister):
         raise ArgumentError(f"{call}: src is {src!r}; accepted: a register")
     issued = core.emit("register_store", Engine.sync, (dst.region,), ())
@@ -101,7 +101,7 @@ def register_store(dst: NkiTensor, src: VirtualRegister) -> NkiInstruction:
 def _load(call: str, operand: str, dst: VirtualRegister, src: NkiTensor) -> NkiInstruction:
     core = machine.core(call)
     _writable(call, dst)
-    _element(call, operand, src)
+    _check_element(call, core, operand, src)
     issued = core.emit("register_load", Engine.sync, (), (src.region,))
     dst.state = int(memory.read(call, operand, src).reshape(()).item()) if core.numerics else None
     return issued
@@ -114,8 +114,18 @@ def _writable(call: str, register: Any) -> None:
         raise RegisterError(f"{call}: dst is the variable of a dynamic loop; accepted: any other register")
 
 
-def _element(call: str, operand: str, tensor: Any) -> None:
-    rules.require_tensors(call, **{operand: tensor})
+def _check_element(call: str, core: machine.Core, operand: str, tensor: Any) -> None:
+    try:
+        key = call, operand, tensor.signature
+    except AttributeError:
+        rules.require_tensors(call, **{operand: tensor})
+        raise
+    if key not in core.checked:
+        _element(call, operand, tensor)
+        core.checked.add(key)
+
+
+def _element(call: str, operand: str, tensor: NkiTensor) -> None:
     rules.buffer(call, operand, tensor, _MEMORIES)
     if tensor.size != 1:
         raise ShapeError(f"{call}: {operand} {tensor.name} {list(tensor.shape)}; accepted: one element")

@@ -251,21 +251,28 @@ def activate2(
     """
     call = "nisa.activate2"
     core = machine.core(call)
-    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
-    rules.require_tensors(call, dst=dst, data=data)
-    function = _function(call, op)
-    stages = (_stage(call, "op0", op0), _stage(call, "op1", op1))
-    accumulation.require_command(call, reduce_cmd)
-    rules.flags(call, reverse0=reverse0, reverse1=reverse1)
-    reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS_OF_ACTIVATE2)
-    scalars = operands.signatures(imm0, imm1, relu_param, reduce_res)
-    key = (call, function, dst.signature, data.signature, *scalars, stages, bool(reverse0), bool(reverse1), reduce_cmd)
-    if key not in core.checked:
+    if reverse0 is not False or reverse1 is not False:
+        rules.flags(call, reverse0=reverse0, reverse1=reverse1)
+    try:
+        scalars = operands.signatures(imm0, imm1, relu_param, reduce_res)
+        flags = bool(reverse0), bool(reverse1)
+        key: Any = (call, op, dst.signature, data.signature, scalars, op0, op1, flags, reduce_op, reduce_cmd)
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+        rules.require_tensors(call, dst=dst, data=data)
+        function = _function(call, op)
+        stages = (_stage(call, "op0", op0), _stage(call, "op1", op1))
+        accumulation.require_command(call, reduce_cmd)
+        reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS_OF_ACTIVATE2)
         _check_tiles(call, core, dst, data)
         _check_stages(call, data, stages, imm0, imm1, reverse0, reverse1)
         operands.check_scalar(call, "relu_param", relu_param, data, None)
         accumulation.check(call, data, reduce_cmd, _COMMANDS, reduce_res)
-        core.checked.add(key)
+        plan = core.plans[key] = function, stages, reduction
+    function, stages, reduction = plan
     reads = (data.region, *operands.regions(imm0, imm1, relu_param))
     issued = core.emit("activate2", Engine.scalar, (dst.region,), reads, name, (function, *stages))
     if reduce_res is not None:

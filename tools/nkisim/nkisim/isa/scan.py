@@ -38,12 +38,17 @@ def tensor_tensor_scan(
     """
     call = "nisa.tensor_tensor_scan"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data0=data0, data1=data1)
-    first = operands.operator(call, "op0", op0, _ARITHMETIC)
-    second = operands.operator(call, "op1", op1, _ARITHMETIC)
-    rules.flags(call, reverse0=reverse0, reverse1=reverse1)
-    key = (call, *operands.signatures(dst, data0, data1, initial))
-    if key not in core.checked:
+    if reverse0 is not False or reverse1 is not False:
+        rules.flags(call, reverse0=reverse0, reverse1=reverse1)
+    try:
+        key: Any = (call, op0, op1, dst.signature, data0.signature, data1.signature, operands.signature(initial))
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        rules.require_tensors(call, dst=dst, data0=data0, data1=data1)
+        first = operands.operator(call, "op0", op0, _ARITHMETIC)
+        second = operands.operator(call, "op1", op1, _ARITHMETIC)
         for operand, tensor in (("dst", dst), ("data0", data0), ("data1", data1)):
             rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -51,9 +56,9 @@ def tensor_tensor_scan(
         rules.same_elements(call, "dst", dst, "data0", data0)
         rules.not_both_in_psum(call, "data0", data0, "data1", data1)
         operands.check_scalar(call, "initial", initial, data0, None)
-        core.checked.add(key)
+        plan = core.plans[key] = first, second, (first.name, second.name)
+    first, second, detail = plan
     reads = (data0.region, data1.region, *operands.regions(initial))
-    detail = (first.name, second.name)
     issued = core.emit("tensor_tensor_scan", Engine.vector, (dst.region,), reads, name, detail)
     if core.numerics:
         rows = (data0.shape[0], prod(data0.shape[1:]))

@@ -42,9 +42,13 @@ def tensor_copy_predicated(
     """
     call = "nisa.tensor_copy_predicated"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, predicate=predicate)
-    rules.flags(call, reverse_pred=reverse_pred)
-    key = (call, dst.signature, predicate.signature, *operands.signatures(src))
+    if reverse_pred is not False:
+        rules.flags(call, reverse_pred=reverse_pred)
+    try:
+        key = (call, dst.signature, predicate.signature, operands.signature(src))
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, predicate=predicate)
+        raise
     if key not in core.checked:
         _check_predicated(call, core, dst, src, predicate)
         core.checked.add(key)
@@ -104,13 +108,20 @@ def select_reduce(
     """
     call = "nisa.select_reduce"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, predicate=predicate, on_true=on_true)
-    operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
-    tensors = (dst.signature, predicate.signature, on_true.signature)
-    accumulation.require_command(call, reduce_cmd)
-    rules.flags(call, reverse_pred=reverse_pred)
-    key = (call, *tensors, *operands.signatures(on_false, reduce_res), reduce_cmd)
-    if key not in core.checked:
+    if reverse_pred is not False:
+        rules.flags(call, reverse_pred=reverse_pred)
+    try:
+        key: Any = (
+            call, dst.signature, predicate.signature, on_true.signature, operands.signature(on_false),
+            operands.signature(reduce_res), reduce_op, reduce_cmd,
+        )  # fmt: skip
+        passed = key in core.checked
+    except (AttributeError, TypeError):
+        key, passed = (), False
+    if not passed:
+        rules.require_tensors(call, dst=dst, predicate=predicate, on_true=on_true)
+        operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
+        accumulation.require_command(call, reduce_cmd)
         for operand, tensor in (("dst", dst), ("on_true", on_true), ("predicate", predicate)):
             rules.numeric(call, operand, tensor, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -124,7 +135,7 @@ def select_reduce(
         accumulation.check_vector(call, on_true, reduce_cmd, _SELECT_COMMANDS, reduce_res)
         core.checked.add(key)
     reads = (on_true.region, predicate.region, *operands.regions(on_false))
-    writes = (dst.region, *operands.regions(reduce_res))
+    writes = (dst.region,) if reduce_res is None else (dst.region, reduce_res.region)
     issued = core.emit("select_reduce", Engine.vector, writes, reads, name, reduce_cmd)
     if core.numerics:
         chosen = (memory.read(call, "predicate", predicate) != 0) != bool(reverse_pred)
@@ -170,22 +181,21 @@ def range_select(
     """
     call = "nisa.range_select"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, on_true_tile=on_true_tile, bound0=bound0, bound1=bound1)
-    first = operands.operator_among(call, "comp_op0", comp_op0, _RANGE_COMPARISONS)
-    second = operands.operator_among(call, "comp_op1", comp_op1, _RANGE_COMPARISONS)
-    operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
-    if not isinstance(range_start, (int, np.integer)):
-        raise ArgumentError(
-            f"{call}: range_start is {range_start!r}; accepted: an integer known when the kernel is traced"
-        )
-    if not isinstance(on_false_value, (int, float, np.generic)) or operands.constant(on_false_value) != np.float32(
-        FP32_MIN
-    ):
-        raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: -3.4028235e+38, the lowest fp32")
-    tensors = operands.signatures(dst, on_true_tile, bound0, bound1, reduce_res)
-    accumulation.require_command(call, reduce_cmd)
-    key = (call, tensors, reduce_cmd, range_start)
-    if key not in core.checked:
+    try:
+        key: Any = (
+            call, dst.signature, on_true_tile.signature, bound0.signature, bound1.signature, comp_op0, comp_op1,
+            reduce_cmd, operands.signature(reduce_res), reduce_op, range_start, type(range_start), on_false_value,
+        )  # fmt: skip
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        rules.require_tensors(call, dst=dst, on_true_tile=on_true_tile, bound0=bound0, bound1=bound1)
+        first = operands.operator_among(call, "comp_op0", comp_op0, _RANGE_COMPARISONS)
+        second = operands.operator_among(call, "comp_op1", comp_op1, _RANGE_COMPARISONS)
+        operands.operator_among(call, "reduce_op", reduce_op, (_MAXIMUM.name,))
+        accumulation.require_command(call, reduce_cmd)
+        _check_constants(call, range_start, on_false_value)
         rules.numeric(call, "on_true_tile", on_true_tile, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -195,9 +205,10 @@ def range_select(
             operands.check_scalar(call, operand, bound, on_true_tile, (float32,))
         _check_range(call, dst, range_start)
         accumulation.check_vector(call, on_true_tile, reduce_cmd, _RANGE_COMMANDS, reduce_res)
-        core.checked.add(key)
+        plan = core.plans[key] = first, second
+    first, second = plan
     reads = (on_true_tile.region, bound0.region, bound1.region)
-    writes = (dst.region, *operands.regions(reduce_res))
+    writes = (dst.region,) if reduce_res is None else (dst.region, reduce_res.region)
     issued = core.emit("range_select", Engine.vector, writes, reads, name, (first.name, second.name))
     if core.numerics:
         rows = (dst.shape[0], prod(dst.shape[1:]))
@@ -208,6 +219,16 @@ def range_select(
         results = np.where(chosen, values, np.float32(FP32_MIN))
         accumulation.finish_vector(call, core, dst, on_true_tile, _MAXIMUM, reduce_cmd, results, reduce_res)
     return issued
+
+
+def _check_constants(call: str, range_start: Any, on_false_value: Any) -> None:
+    if not isinstance(range_start, (int, np.integer)):
+        raise ArgumentError(
+            f"{call}: range_start is {range_start!r}; accepted: an integer known when the kernel is traced"
+        )
+    number = isinstance(on_false_value, (int, float, np.generic))
+    if not number or operands.constant(on_false_value) != np.float32(FP32_MIN):
+        raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: -3.4028235e+38, the lowest fp32")
 
 
 def _check_range(call: str, dst: NkiTensor, start: int) -> None:

@@ -33,10 +33,14 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
     """
     call = "nisa.nc_stream_shuffle"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, src=src)
     mask = _mask(call, shuffle_mask)
-    key = (call, dst.signature, src.signature, mask)
+    try:
+        key = (call, dst.signature, src.signature, mask)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, src=src)
+        raise
     if key not in core.checked:
+        _check_mask(call, mask)
         _check_shuffle(call, core, dst, src)
         _check_sources(call, mask, dst, src)
         core.checked.add(key)
@@ -48,12 +52,18 @@ def nc_stream_shuffle(dst: NkiTensor, src: NkiTensor, shuffle_mask: Any, name: s
 
 def _mask(call: str, given: Any) -> tuple[int, ...]:
     try:
-        mask = tuple(operator.index(entry) for entry in given)
+        return tuple(map(operator.index, given))
     except TypeError:
-        mask = ()
+        raise _mask_error(call, given) from None
+
+
+def _mask_error(call: str, given: Any) -> ArgumentError:
+    return ArgumentError(f"{call}: shuffle_mask {given!r}; accepted: 32 integers from 0 to 31, or 255")
+
+
+def _check_mask(call: str, mask: tuple[int, ...]) -> None:
     if len(mask) != QUADRANT or any(entry != KEEP and not 0 <= entry < QUADRANT for entry in mask):
-        raise ArgumentError(f"{call}: shuffle_mask {given!r}; accepted: 32 integers from 0 to 31, or 255")
-    return mask
+        raise _mask_error(call, mask)
 
 
 def _check_shuffle(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor) -> None:

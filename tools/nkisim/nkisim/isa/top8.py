@@ -93,8 +93,11 @@ def nc_match_replace8(
     """
     call = "nisa.nc_match_replace8"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data, vals=vals)
-    key = (call, *operands.signatures(dst, data, vals, dst_idx), type(imm))
+    try:
+        key = (call, dst.signature, data.signature, vals.signature, operands.signature(dst_idx), type(imm))
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, data=data, vals=vals)
+        raise
     if key not in core.checked:
         _check_searched(call, core, "data", data)
         _check_values(call, core, vals, data)

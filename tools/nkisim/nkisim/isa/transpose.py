@@ -34,8 +34,7 @@ def nc_transpose(
     call = "nisa.nc_transpose"
     core = machine.core(call)
     try:
-        place = core.hardware.supports_mx or products.first_byte_in_bank(dst, core.hardware)
-        key = (call, dst.signature, data.signature, engine, place)
+        key = (call, dst.signature, data.signature, engine, products.place(dst, core.hardware))
     except AttributeError:
         rules.require_tensors(call, dst=dst, data=data)
         raise

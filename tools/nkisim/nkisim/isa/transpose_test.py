@@ -131,6 +131,16 @@ def test_8_bits_that_are_not_every_other_byte(start, step):
         _finished(kernel, _bits((100, 60), np.uint8))
 
 
+def test_odd_bytes_are_refused_after_even_ones_of_the_same_layout():
+    def kernel(array):
+        data, psum = _load(array), nl.ndarray((60, 202), dtype=array.dtype, buffer=nl.psum)
+        nisa.nc_transpose(psum[:, 2:202:2], data, engine=nisa.engine.tensor)
+        nisa.nc_transpose(psum[:, 1:201:2], data, engine=nisa.engine.tensor)
+
+    with pytest.raises(ShapeError, match=r"accepted: steps of 2"):
+        _finished(kernel, _bits((100, 60), np.uint8))
+
+
 def test_strided_data_and_dst():
     array = _bits((64, 30), np.float16)
 

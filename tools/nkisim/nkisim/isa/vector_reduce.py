@@ -52,11 +52,18 @@ def exponential(
     """
     call = "nisa.exponential"
     core = machine.core(call)
-    rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
-    rules.require_tensors(call, dst=dst, src=src)
-    accumulation.require_command(call, reduce_cmd)
-    key = (call, *operands.signatures(dst, src, max_value, reduce_res, reduce_init), reduce_cmd)
-    if key not in core.checked:
+    try:
+        key: Any = (
+            call, dst.signature, src.signature, operands.signature(max_value), operands.signature(reduce_res),
+            operands.signature(reduce_init), reduce_cmd,
+        )  # fmt: skip
+        passed = key in core.checked
+    except (AttributeError, TypeError):
+        key, passed = (), False
+    if not passed:
+        rules.generation(call, core.hardware, core.hardware.supports_mx, "trn3")
+        rules.require_tensors(call, dst=dst, src=src)
+        accumulation.require_command(call, reduce_cmd)
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -72,9 +79,8 @@ def exponential(
         core.checked.add(key)
     accumulation.check_initial(call, src, reduce_cmd, "reduce_init", reduce_init, 0.0)
     reads = (src.region, *operands.regions(max_value, reduce_init))
-    issued = core.emit(
-        "exponential", Engine.vector, (dst.region, *operands.regions(reduce_res)), reads, name, reduce_cmd
-    )
+    writes = (dst.region,) if reduce_res is None else (dst.region, reduce_res.region)
+    issued = core.emit("exponential", Engine.vector, writes, reads, name, reduce_cmd)
     if core.numerics:
         values = operands.shaped(call, "src", src, dst.shape)
         with np.errstate(all="ignore"):
@@ -111,15 +117,23 @@ def tensor_scalar_reduce(
     """
     call = "nisa.tensor_scalar_reduce"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, data=data)
-    operator = operands.operator(call, "op0", op0, ("arithmetic", "unary"))
-    reduction = operands.operator_among(call, "reduce_op", reduce_op, _REDUCTIONS)
-    rules.flags(call, reverse0=reverse0, reduce_res_negate=reduce_res_negate)
+    if reverse0 is not False or reduce_res_negate is not False:
+        rules.flags(call, reverse0=reverse0, reduce_res_negate=reduce_res_negate)
     if reverse0:
         raise ArgumentError(f"{call}: reverse0 is {reverse0!r}; accepted: False, the instruction cannot swap its sides")
-    accumulation.require_command(call, reduce_cmd)
-    key = (call, operator.name, *operands.signatures(dst, data, operand0, reduce_res, reduce_init), reduce_cmd)
-    if key not in core.checked:
+    try:
+        key: Any = (
+            call, op0, reduce_op, dst.signature, data.signature, operands.signature(operand0),
+            operands.signature(reduce_res), operands.signature(reduce_init), reduce_cmd,
+        )  # fmt: skip
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        rules.require_tensors(call, dst=dst, data=data)
+        operator = operands.operator(call, "op0", op0, ("arithmetic", "unary"))
+        reduction = operands.operator_among(call, "reduce_op", reduce_op, _REDUCTIONS)
+        accumulation.require_command(call, reduce_cmd)
         rules.numeric(call, "data", data, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -127,12 +141,13 @@ def tensor_scalar_reduce(
         rules.same_elements(call, "dst", dst, "data", data)
         elementwise.check_operand(call, "operand0", operator, operand0, data)
         accumulation.check(call, data, reduce_cmd, _SETTING, reduce_res)
-        core.checked.add(key)
-    elementwise.check_constant(call, "operand0", operator, operand0, data)
+        plan = core.plans[key] = operator, reduction, (operator.name, reduction.name)
+    operator, reduction, detail = plan
+    if operator.is_unary:
+        elementwise.check_constant(call, "operand0", operator, operand0, data)
     accumulation.check_initial(call, data, reduce_cmd, "reduce_init", reduce_init, None)
     reads = (data.region, *operands.regions(operand0, reduce_init))
-    writes = (dst.region, *operands.regions(reduce_res))
-    detail = (operator.name, reduction.name)
+    writes = (dst.region,) if reduce_res is None else (dst.region, reduce_res.region)
     issued = core.emit("tensor_scalar_reduce", Engine.vector, writes, reads, name, detail)
     if core.numerics:
         values = operands.shaped(call, "data", data, dst.shape)
@@ -168,12 +183,19 @@ def tensor_scalar_cumulative(
     """
     call = "nisa.tensor_scalar_cumulative"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, src=src)
-    operator = operands.operator(call, "op0", op0, ("arithmetic",))
-    reduction = operands.operator_among(call, "op1", op1, _SCANS)
-    accumulation.require_command(call, reduce_cmd)
-    key = (call, *operands.signatures(dst, src, imm0, imm1), reduce_cmd)
-    if key not in core.checked:
+    try:
+        key: Any = (
+            call, op0, op1, reduce_cmd, dst.signature, src.signature, operands.signature(imm0),
+            operands.signature(imm1),
+        )  # fmt: skip
+        plan = core.plans.get(key)
+    except (AttributeError, TypeError):
+        key, plan = None, None
+    if plan is None:
+        rules.require_tensors(call, dst=dst, src=src)
+        operator = operands.operator(call, "op0", op0, ("arithmetic",))
+        reduction = operands.operator_among(call, "op1", op1, _SCANS)
+        accumulation.require_command(call, reduce_cmd)
         rules.numeric(call, "src", src, core.hardware, rules.ON_CHIP)
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
@@ -183,10 +205,10 @@ def tensor_scalar_cumulative(
         rules.dtype(call, "src", src, _SCANNED)
         operands.check_scalar(call, "imm0", imm0, src, (dtypes.float32,))
         accumulation.check(call, src, reduce_cmd, _SETTING, None)
-        core.checked.add(key)
+        plan = core.plans[key] = operator, reduction, (operator.name, reduction.name)
+    operator, reduction, detail = plan
     accumulation.check_initial(call, src, reduce_cmd, "imm1", imm1, None)
     reads = (src.region, *operands.regions(imm0, imm1))
-    detail = (operator.name, reduction.name)
     issued = core.emit("tensor_scalar_cumulative", Engine.vector, (dst.region,), reads, name, detail)
     if core.numerics:
         rows = (src.shape[0], prod(src.shape[1:]))
