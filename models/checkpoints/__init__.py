@@ -1,7 +1,7 @@
 """Checkpoints: published ones are read tensor by tensor, and converted once to the layouts that kernels take.
 
 source = open_checkpoint(folder)                 # sharded or not; headers only
-source.require({"norm.weight": Expected((5120,), FLOATING)})
+source.require([("norm.weight", Expected((5120,), FLOATING))])
 source.read("norm.weight")                       # memory-mapped
 source.read("proj.weight", slice(0, 1280))       # this rank's rows
 

@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import json
 import os
+import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -101,12 +102,13 @@ def open_converted(folder: Path) -> tuple[dict[str, Any], Checkpoint]:
 
 
 def _resume(partial: Path, description: dict[str, Any], parts: Sequence[Part]) -> None:
-    _require_own(partial, {part.file_name for part in parts})
+    own = {part.file_name for part in parts}
+    _require_own(partial, own)
     files: dict[str, dict[str, Any]] = {}
     if (partial / JOURNAL).exists():
         before = _read_manifest(partial / JOURNAL)
         _require_same(partial, description, before["description"])
-        files = before["files"]
+        files = {name: entry for name, entry in before["files"].items() if name in own}
     journal = {"version": VERSION, "description": description, "files": files}
     with progress(len(parts)) as announce:
         for part in parts:
@@ -144,10 +146,12 @@ def _write_json(path: Path, document: Mapping[str, Any]) -> None:
 def _require_own(partial: Path, parts: set[str]) -> None:
     """Refuses a folder with anything that no conversion to it left: it would end up in the destination."""
     own = parts | {JOURNAL, MANIFEST}
-    for path in sorted(partial.iterdir()):
-        if path.name.removesuffix(_WRITING) not in own:
+    for path in (partial, *sorted(partial.iterdir())):
+        # What is written to a link, or named through one, would be somebody else's.
+        if path.is_symlink() or (path != partial and path.name.removesuffix(_WRITING) not in own):
+            found = "a link" if path.is_symlink() else "another file"
             raise CheckpointError(
-                f"{path}: expected: only what an interrupted conversion left there; found: another file; move it away"
+                f"{path}: expected: only what an interrupted conversion left there; found: {found}; move it away"
             )
 
 
@@ -168,12 +172,22 @@ def _read_manifest(path: Path) -> dict[str, Any]:
 
 
 def _require_same(folder: Path, wanted: dict[str, Any], found: dict[str, Any]) -> None:
+    if difference := _first_difference(wanted, found):
+        raise CheckpointError(
+            f"{folder} is of another conversion; {difference}; remove it, or name another destination"
+        )
+
+
+def _first_difference(wanted: dict[str, Any], found: dict[str, Any]) -> str | None:
+    """Names the entry, however deep it lies."""
     for key in {**wanted, **found}:
-        if wanted.get(key) != found.get(key):
-            raise CheckpointError(
-                f"{folder} is of another conversion; {key}: expected: {wanted.get(key)}; found: {found.get(key)}; "
-                f"remove it, or name another destination"
-            )
+        one, other = wanted.get(key), found.get(key)
+        if isinstance(one, dict) and isinstance(other, dict):
+            if deeper := _first_difference(one, other):
+                return f"{key}: {deeper}"
+        elif one != other:
+            return f"{key}: expected: {reprlib.repr(one)}; found: {reprlib.repr(other)}"
+    return None
 
 
 def _require_hashes(folder: Path) -> None:

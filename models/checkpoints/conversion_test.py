@@ -210,6 +210,53 @@ def test_a_file_that_is_not_of_the_conversion_stays(out):
     assert not out.exists()
 
 
+@pytest.mark.parametrize("name", [".", "part_1.safetensors", "part_1.safetensors.writing", "journal.json"])
+def test_links_are_refused(out, name):
+    """Somebody else's file would be written, or the result would lie elsewhere than under its name."""
+    elsewhere = out.with_name("elsewhere")
+    elsewhere.mkdir()
+    partial = out.with_name("out.partial")
+    if name == ".":
+        partial.symlink_to(elsewhere)
+    else:
+        partial.mkdir()
+        (partial / name).symlink_to(elsewhere / "file")
+        (elsewhere / "file").write_text("mine")
+    made = Made()
+    with pytest.raises(CheckpointError, match=r"expected: only what an interrupted .*; found: a link; move it away"):
+        convert(out, DESCRIPTION, made.parts())
+    assert made.count == [0, 0, 0]
+    assert [path.read_text() for path in elsewhere.iterdir()] == ["mine"] * (name != ".")
+    assert not out.exists()
+
+
+def test_parts_that_only_the_journal_has_are_forgotten(out):
+    """Such as those of a version that divided a checkpoint otherwise: the manifest names what is there."""
+    with pytest.raises(CheckpointError):
+        convert(out, DESCRIPTION, Made(failing=2).parts())
+    path = out.with_name("out.partial") / "journal.json"
+    journal = json.loads(path.read_text())
+    journal["files"]["part_9.safetensors"] = journal["files"]["part_0.safetensors"]
+    path.write_text(json.dumps(journal))
+    convert(out, DESCRIPTION, Made().parts())
+    require_whole(out)
+
+
+def test_a_difference_is_named_in_few_words(out):
+    source = {f"shard_{number}": [number, number] for number in range(200)}
+    convert(out, {"source": source, "names": list(range(200))}, Made().parts())
+    for other, words in (
+        (
+            {"source": source | {"shard_77": [1, 1]}, "names": []},
+            r"source: shard_77: expected: \[1, 1\]; found: \[77, 77\]",
+        ),
+        ({"source": source, "names": [1]}, r"names: expected: \[1\]; found: \[0, 1, 2, 3, 4, 5, \.\.\.\]"),
+        ({"source": source}, r"names: expected: None; found: .*"),
+    ):
+        with pytest.raises(CheckpointError, match=f"of another conversion; {words}; remove it"):
+            convert(out, other, Made().parts())
+
+
 def test_a_destination_that_is_no_folder_is_refused_before_work(tmp_path):
     (tmp_path / "file").write_text("")
     (tmp_path / "link").symlink_to(tmp_path / "absent")

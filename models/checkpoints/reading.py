@@ -42,13 +42,16 @@ class Checkpoint:
         self.place = place
         self.tensors = dict(tensors)
 
-    def require(self, expected: Mapping[str, Expected]) -> None:
-        """Refuses a checkpoint without these tensors, before any of them is read.
+    def require(self, expected: Iterable[tuple[str, Expected]]) -> set[str]:
+        """Refuses a checkpoint without these tensors, before any of them is read; returns their names.
+
+        The first that is missing ends it: a config may ask for more tensors than could be listed.
 
         Raises:
             CheckpointError: a tensor is missing or has another shape or dtype.
         """
-        for name, wanted in expected.items():
+        names = set()
+        for name, wanted in expected:
             stored = self.stored(name)
             if stored.shape != wanted.shape:
                 raise CheckpointError(
@@ -57,6 +60,8 @@ class Checkpoint:
             if stored.dtype not in wanted.dtypes:
                 accepted = " or ".join(str(dtype) for dtype in wanted.dtypes)
                 raise CheckpointError(f"{stored.file}: {name}: expected: {accepted}; found: {stored.dtype}")
+            names.add(name)
+        return names
 
     def require_no_others(self, names: Iterable[str]) -> None:
         """Refuses a checkpoint with tensors besides these: it is of another model.

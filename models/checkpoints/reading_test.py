@@ -1,5 +1,6 @@
 """Checkpoints are read where they are whole, and refused by name where they are not."""
 
+import itertools
 import json
 
 import pytest
@@ -196,13 +197,20 @@ def test_two_files_without_an_index(folder):
 def test_required_tensors(folder):
     checkpoint = open_checkpoint(folder)
     right = {"a.weight": Expected((3, 4), (torch.float32,)), "b.weight": Expected((5,), (torch.bfloat16,))}
-    checkpoint.require(right)
+    assert checkpoint.require(right.items()) == set(right)
     with pytest.raises(CheckpointError, match=r"a\.weight: expected: shape \[4, 3\]; found: \[3, 4\]"):
-        checkpoint.require({"a.weight": Expected((4, 3), (torch.float32,))})
+        checkpoint.require([("a.weight", Expected((4, 3), (torch.float32,)))])
     with pytest.raises(CheckpointError, match=r"b\.weight: expected: torch.float32; found: torch.bfloat16"):
-        checkpoint.require({"b.weight": Expected((5,), (torch.float32,))})
+        checkpoint.require([("b.weight", Expected((5,), (torch.float32,)))])
     with pytest.raises(CheckpointError, match=r"expected: d\.weight; found: 3 tensors"):
-        checkpoint.require({"d.weight": Expected((5,), (torch.float32,))})
+        checkpoint.require([("d.weight", Expected((5,), (torch.float32,)))])
     checkpoint.require_no_others(TENSORS)
     with pytest.raises(CheckpointError, match=r"only this model's tensors; found: c\.codes"):
         checkpoint.require_no_others(right)
+
+
+def test_the_first_missing_tensor_ends_the_search(folder):
+    """However many a config asks for."""
+    without_end = ((f"{layer}.weight", Expected((5,), (torch.float32,))) for layer in itertools.count())
+    with pytest.raises(CheckpointError, match=r"expected: 0\.weight; found: 3 tensors, none of this name"):
+        open_checkpoint(folder).require(without_end)

@@ -15,7 +15,7 @@ from models.checkpoints import Checkpoint, CheckpointError, Expected, Part, conv
 from models.checkpoints.conversion import MANIFEST
 from models.deepseek_v32.config import ModelConfig, Yarn
 from models.deepseek_v32.hub import HubCheckpoint
-from models.deepseek_v32.packing import Packed, packed_tensors, require_divisible
+from models.deepseek_v32.packing import Packed, packed_tensors, require_share
 from models.deepseek_v32.weights import ModelWeights, assemble, pack
 
 MODEL = "deepseek_v32"
@@ -38,15 +38,16 @@ def load(folder: Path, dtype: torch.dtype, rank: int = 0, ranks: int = 1) -> tup
     Raises:
         CheckpointError: a tensor is missing, cut short, of another shape or type, or not finite; or the folder was
             converted for another type.
-        ValueError: the configuration is not of a model like this, or does not divide by `ranks`.
+        TypeError, ValueError: the configuration is not of a model like this, or does not divide by `ranks`; there is
+            no such rank; or a model cannot have this type.
     """
+    _name(dtype)
     if os.path.exists(folder / MANIFEST):
         config, checkpoint = _open(folder, dtype)
-        require_divisible(config, ranks)
+        require_share(config, rank, ranks)
         tensors = {p.name: checkpoint.read(p.name, *p.part(rank, ranks)).contiguous() for p in packed_tensors(config)}
         return config, assemble(config, tensors)
     hub = HubCheckpoint(folder)
-    require_divisible(hub.config, ranks)
     return hub.config, pack(hub.config, hub.read, dtype, rank, ranks)
 
 
@@ -106,9 +107,8 @@ def _open(folder: Path, dtype: torch.dtype) -> tuple[ModelConfig, Checkpoint]:
         if found[key] != wanted:
             raise CheckpointError(f"{folder}: {key}: expected: {wanted}; found: {found[key]}")
     config = _config(folder, description.get("config"))
-    expected = {p.name: Expected(p.shape, (p.dtype(dtype),)) for p in packed_tensors(config)}
-    checkpoint.require(expected)
-    checkpoint.require_no_others(expected)
+    names = checkpoint.require((p.name, Expected(p.shape, (p.dtype(dtype),))) for p in packed_tensors(config))
+    checkpoint.require_no_others(names)
     return config, checkpoint
 
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 
 import pytest
@@ -218,10 +219,35 @@ def test_refused(folder, change, message, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def change_config(folder, **values):
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **values}))
+
+
 def test_layers_behind_the_last_are_left_alone(folder):
-    """The published checkpoint has a layer that predicts a further token."""
-    edit(folder, lambda t: t.update({"model.layers.3.eh_proj.weight": torch.ones(2, 2)}) if EXPERT in t else None)
-    checkpoint.load(folder, BF16)
+    """The published checkpoint has a layer that predicts a further token: it has an eh_proj beside a layer's own."""
+    change_config(folder, num_hidden_layers=2, mlp_layer_types=None)
+    with pytest.raises(CheckpointError, match=r"expected: only this model's tensors; found: model\.layers\.2\."):
+        checkpoint.load(folder, BF16)
+    edit(folder, lambda t: t.update({"model.layers.2.eh_proj.weight": torch.ones(2, 2)}) if EXPERT in t else None)
+    config, weights = checkpoint.load(folder, BF16)
+    assert config.num_hidden_layers == len(weights.layers) == 2
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"num_hidden_layers": 2**62, "mlp_layer_types": None}, "expected: model.layers.3.input_layernorm.weight; "),
+        ({"num_hidden_layers": 2**62}, "mlp_layer_types is ['dense', 'sparse', 'sparse']; accepted: dense for"),
+        ({"n_routed_experts": 2**40}, "mlp.gate.weight: expected: shape [1099511627776, 96]; found: [16, 96]"),
+    ],
+)
+def test_more_than_could_be_listed(folder, values, message):
+    """Refused in a moment and in one short line, by the first tensor that is not there."""
+    change_config(folder, **values)
+    with pytest.raises(ValueError, match=re.escape(message)) as refusal:
+        checkpoint.load(folder, BF16)
+    assert len(str(refusal.value)) < 400
 
 
 def test_cut_short(folder, tmp_path):
@@ -239,3 +265,24 @@ def test_converted_for_another_type(saved, tmp_path):
         checkpoint.load(tmp_path / "out", FP32)
     with pytest.raises(ValueError, match="num_attention_heads is 4; accepted over 8 ranks"):
         checkpoint.load(tmp_path / "out", BF16, 0, 8)
+    manifest = tmp_path / "out" / "manifest.json"
+    manifest.write_text(manifest.read_text().replace('"num_hidden_layers": 3', f'"num_hidden_layers": {2**62}'))
+    with pytest.raises(CheckpointError, match=r"expected: layers\.3\.attention\.input_norm; found: "):
+        checkpoint.load(tmp_path / "out", BF16)
+
+
+@pytest.mark.parametrize("converted", [False, True])
+def test_no_such_rank_or_type(saved, tmp_path, converted):
+    folder = saved
+    if converted:
+        folder = tmp_path / "out"
+        checkpoint.convert_hub(saved, folder, BF16)
+    for arguments, error, words in (
+        ((torch.float16,), TypeError, "dtype is torch.float16; accepted: bfloat16, float32"),
+        ((BF16, 2, 2), ValueError, "rank is 2; accepted of 2 ranks: 0 to 1"),
+        ((BF16, -1, 2), ValueError, "rank must be at least 0, got -1"),
+        ((BF16, 0, 0), ValueError, "ranks must be at least 1, got 0"),
+        ((BF16, 0.5, 2), TypeError, "rank must be an integer, got 0.5"),
+    ):
+        with pytest.raises(error, match=words):
+            checkpoint.load(folder, *arguments)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import reprlib
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -89,7 +90,7 @@ class ModelConfig:
             elif field.type == "float":
                 _require_number(field.name, value)
         if not isinstance(self.norm_topk_prob, bool):
-            raise TypeError(f"norm_topk_prob is {self.norm_topk_prob!r}; accepted: true or false")
+            raise TypeError(f"norm_topk_prob is {_shown(self.norm_topk_prob)}; accepted: true or false")
         self._check_experts()
         if self.rope_theta <= 1:
             raise ValueError(f"rope_theta is {self.rope_theta}; accepted: a finite number above 1")
@@ -151,11 +152,11 @@ def from_json(given: Mapping[str, Any]) -> ModelConfig:
         raise TypeError(f"the configuration is a {type(given).__name__}; accepted: a JSON object")
     for name, value in _EXPECTED.items():
         if given.get(name, value) != value:
-            raise ValueError(f"{name} is {given[name]!r}; accepted: {value!r}")
+            raise ValueError(f"{name} is {_shown(given[name])}; accepted: {value!r}")
     heads = _take(given, "num_attention_heads")
     if given.get("num_key_value_heads", heads) != heads:
         raise ValueError(
-            f"num_key_value_heads is {given['num_key_value_heads']!r}; accepted: num_attention_heads {heads}"
+            f"num_key_value_heads is {_shown(given['num_key_value_heads'])}; accepted: num_attention_heads {heads}"
         )
     theta, yarn = _rope(given)
     plain = {f.name: _take(given, f.name) for f in fields(ModelConfig) if f.name not in ("rope_theta", "yarn")}
@@ -169,7 +170,7 @@ def _rope(given: Mapping[str, Any]) -> tuple[Any, Yarn | None]:
     name = "rope_parameters" if given.get("rope_parameters") else "rope_scaling"
     scaling = given.get(name) or {"rope_type": "default"}
     if not isinstance(scaling, Mapping):
-        raise TypeError(f"{name} is {scaling!r}; accepted: a JSON object")
+        raise TypeError(f"{name} is {_shown(scaling)}; accepted: a JSON object")
     theta = scaling.get("rope_theta", given.get("rope_theta"))
     if theta is None:
         raise ValueError("rope_theta is missing; accepted: a number above 0")
@@ -177,7 +178,7 @@ def _rope(given: Mapping[str, Any]) -> tuple[Any, Yarn | None]:
     if kind == "default":
         return theta, None
     if kind != "yarn":
-        raise ValueError(f"{name} has type {kind!r}; accepted: 'yarn' or 'default'")
+        raise ValueError(f"{name} has type {_shown(kind)}; accepted: 'yarn' or 'default'")
     wanted = [field.name for field in fields(Yarn)]
     missing = [key for key in wanted if scaling.get(key) is None]
     if missing:
@@ -188,13 +189,15 @@ def _rope(given: Mapping[str, Any]) -> tuple[Any, Yarn | None]:
 
 
 def _require_layer_types(given: Mapping[str, Any], config: ModelConfig) -> None:
-    if given.get("mlp_layer_types") is None:
+    kinds = given.get("mlp_layer_types")
+    if kinds is None:
         return
-    kinds = ["dense" if config.is_dense(layer) else "sparse" for layer in range(config.num_hidden_layers)]
-    if given["mlp_layer_types"] != kinds:
+    count = config.num_hidden_layers
+    as_many = isinstance(kinds, list) and len(kinds) == count
+    if not as_many or kinds != ["dense" if config.is_dense(layer) else "sparse" for layer in range(count)]:
         raise ValueError(
-            f"mlp_layer_types is {given['mlp_layer_types']!r}; accepted: dense for the first "
-            f"{config.first_k_dense_replace} layers, then sparse"
+            f"mlp_layer_types is {_shown(kinds)}; accepted: dense for the first {config.first_k_dense_replace} of "
+            f"{count} layers, then sparse"
         )
 
 
@@ -206,18 +209,24 @@ def _take(given: Mapping[str, Any], name: str) -> Any:
 
 def _require_count(name: str, value: Any, at_least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TypeError(f"{name} is {value!r}; accepted: an integer from {at_least}")
-    if value < at_least:
-        raise ValueError(f"{name} is {value}; accepted: from {at_least}")
+        raise TypeError(f"{name} is {_shown(value)}; accepted: an integer from {at_least}")
+    if not at_least <= value <= sys.maxsize:
+        raise ValueError(f"{name} is {_shown(value)}; accepted: from {at_least} to 2**63 - 1")
 
 
 def _require_number(name: str, value: Any) -> None:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise TypeError(f"{name} is {value!r}; accepted: a number above 0")
-    # An integer can be larger than any float, and have too many digits to print.
+        raise TypeError(f"{name} is {_shown(value)}; accepted: a number above 0")
+    # An integer can be larger than any float.
     if not 0 < value <= sys.float_info.max:
-        given = f"an integer of {value.bit_length()} bits" if value > sys.maxsize and isinstance(value, int) else value
-        raise ValueError(f"{name} is {given}; accepted: a finite number above 0")
+        raise ValueError(f"{name} is {_shown(value)}; accepted: a finite number above 0")
+
+
+def _shown(value: Any) -> str:
+    """A value as messages show it, in a few words whatever it is: integers can have too many digits to print."""
+    if isinstance(value, int) and abs(value) > sys.maxsize:
+        return f"an integer of {value.bit_length()} bits"
+    return reprlib.repr(value)
 
 
 PUBLISHED = ModelConfig(

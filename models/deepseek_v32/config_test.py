@@ -112,7 +112,7 @@ def test_as_transformers_saves_it():
         (changed(rope_theta=float("nan")), "rope_theta is nan; accepted: a finite number above 0"),
         (rope_without(factor=10**400), "factor is an integer of 1329 bits; accepted: a finite number above 0"),
         (changed(index_topk=None), "index_topk is missing"),
-        (changed(index_topk=0), "index_topk is 0; accepted: from 1"),
+        (changed(index_topk=0), "index_topk is 0; accepted: from 1 to 2**63 - 1"),
         (changed(hidden_size="big"), "hidden_size is 'big'; accepted: an integer from 1"),
         (changed(hidden_size=True), "hidden_size is True; accepted: an integer from 1"),
         (changed(qk_rope_head_dim=63), "qk_rope_head_dim is 63; accepted: an even number"),
@@ -122,7 +122,13 @@ def test_as_transformers_saves_it():
         (changed(topk_group=9), "topk_group is 9; accepted: up to n_group 8"),
         (changed(num_experts_per_tok=129), "num_experts_per_tok is 129; accepted: up to 128"),
         (changed(norm_topk_prob=1), "norm_topk_prob is 1; accepted: true or false"),
-        (changed(mlp_layer_types=["sparse"] * 61), "mlp_layer_types is ["),
+        (changed(hidden_size=10**400), "hidden_size is an integer of 1329 bits; accepted: from 1 to 2**63 - 1"),
+        (changed(mlp_layer_types=["sparse"] * 61), "mlp_layer_types is ['sparse', 'sparse', 'sparse', "),
+        (changed(mlp_layer_types=["dense"] * 3, num_hidden_layers=2**60), "accepted: dense for the first 3 of 11529"),
+        (changed(mlp_layer_types=["dense"] * 3 + ["odd"] * 58), "mlp_layer_types is ['dense', "),
+        (changed(mlp_layer_types=3), "mlp_layer_types is 3; accepted: dense for the first 3 of 61 layers"),
+        (changed(model_type=["x"] * 3000), "model_type is ['x', 'x', "),
+        (rope_without(type="y" * 10000), "rope_scaling has type 'yyyyyyyyyyyy...yyy"),
         ([], "the configuration is a list; accepted: a JSON object"),
     ],
 )
@@ -130,6 +136,7 @@ def test_refused_by_name(given, message):
     with pytest.raises((TypeError, ValueError)) as refusal:
         from_json(given)
     assert message in str(refusal.value)
+    assert len(str(refusal.value)) < 250
 
 
 def test_a_files_faults_begin_with_its_name(tmp_path):

@@ -15,6 +15,7 @@ import torch
 
 import nkisim
 from common import hardware
+from common.checks import require_int
 from common.tiling import ceil_div
 from devicetime.predict import predict
 from devicetime.timeline import Timeline
@@ -27,6 +28,7 @@ from kernels.mla_decode.planning.plan import Plan
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.collectives import all_gather, all_reduce
 from models.deepseek_v32.config import NORM_EPS, ModelConfig
+from models.deepseek_v32.packing import require_divisible
 
 ATTENTION = "mla_decode"
 
@@ -52,6 +54,10 @@ class Serving:
     batch: int
     context: int
     device: Device
+
+    def __post_init__(self) -> None:
+        for name in ("ranks", "batch", "context"):
+            require_int(name, getattr(self, name), at_least=1)
 
     @property
     def bytes_per_us(self) -> float:
@@ -81,7 +87,12 @@ class KernelTime:
 
 
 def layer_kernels(config: ModelConfig, serving: Serving) -> list[KernelTime]:
-    """The kernels of one layer of a rank, in order; the same in every layer."""
+    """The kernels of one layer of a rank, in order; the same in every layer.
+
+    Raises:
+        BudgetError, ValueError: ranks cannot share the model, or the attention block cannot be.
+    """
+    require_divisible(config, serving.ranks)
     found = [
         KernelTime("prior index", 1, _predict(serving, [_record_index(config, serving)])),
         KernelTime(ATTENTION, 1, _predict(serving, [_record_attention(config, serving)])),

@@ -49,10 +49,9 @@ class HubCheckpoint:
         except OSError as error:
             raise CheckpointError(f"{folder / CONFIG}: expected: a readable file; found: {error.strerror}") from None
         self._checkpoint = open_checkpoint(folder)
-        expected = dict(self._expected())
-        self._checkpoint.require(expected)
+        names = self._checkpoint.require(self._expected())
         beyond = {name for name in self._checkpoint.tensors if self._is_beyond(name)}
-        self._checkpoint.require_no_others(expected.keys() | beyond)
+        self._checkpoint.require_no_others(names | beyond)
 
     @property
     def files(self) -> dict[str, int]:
@@ -86,9 +85,16 @@ class HubCheckpoint:
             yield scales, Expected(tuple(ceil_div(n, SCALED_BLOCK) for n in packed.source_shape), (torch.float32,))
 
     def _is_beyond(self, name: str) -> bool:
-        """Whether a tensor belongs to the layers that predict further tokens, which decoding does not use."""
+        """Whether a tensor belongs to the layers that predict further tokens, which decoding does not use.
+
+        They have an `eh_proj`; without it, a layer behind the last is one that the configuration leaves out.
+        """
         match = re.match(r"model\.layers\.(\d+)\.", name)
-        return match is not None and int(match[1]) >= self.config.num_hidden_layers
+        return (
+            match is not None
+            and int(match[1]) >= self.config.num_hidden_layers
+            and f"{match[0]}eh_proj.weight" in self._checkpoint.tensors
+        )
 
 
 def dequantise(codes: torch.Tensor, scales: torch.Tensor, start: tuple[int, ...]) -> torch.Tensor:

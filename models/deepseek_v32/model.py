@@ -43,7 +43,6 @@ def require_servable(config: ModelConfig, ranks: int, batch: int, dtype: torch.d
     """
     if dtype not in DTYPES:
         raise TypeError(f"dtype is {dtype}; accepted: {' or '.join(map(str, DTYPES))}")
-    require_int("ranks", ranks, at_least=1)
     require_int("batch", batch, at_least=1)
     require_divisible(config, ranks)
     _require_plan(config, config.num_attention_heads // ranks, batch, dtype, device)

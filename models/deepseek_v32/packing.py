@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
+from common.checks import require_int
 from models.deepseek_v32.config import ModelConfig
 
 Pack = Callable[[torch.Tensor], torch.Tensor]
@@ -78,11 +79,23 @@ def require_divisible(config: ModelConfig, ranks: int) -> None:
     """Whether ranks can share the model out evenly.
 
     Raises:
-        ValueError: naming the size that does not divide.
+        TypeError, ValueError: naming the size that does not divide.
     """
+    require_int("ranks", ranks, at_least=1)
     for name in ("num_attention_heads", "intermediate_size", "moe_intermediate_size", "vocab_size"):
         if getattr(config, name) % ranks:
             raise ValueError(f"{name} is {getattr(config, name)}; accepted over {ranks} ranks: a multiple of {ranks}")
+
+
+def require_share(config: ModelConfig, rank: int, ranks: int) -> None:
+    """Whether there is a share of this rank.
+
+    Raises:
+        TypeError, ValueError: as for `require_divisible`, or there is no such rank.
+    """
+    require_divisible(config, ranks)
+    if require_int("rank", rank, at_least=0) >= ranks:
+        raise ValueError(f"rank is {rank}; accepted of {ranks} ranks: 0 to {ranks - 1}")
 
 
 def layer_tensors(config: ModelConfig, layer: int) -> Iterator[Packed]:

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from models.deepseek_v32.config import ModelConfig
-from models.deepseek_v32.packing import Packed, packed_tensors
+from models.deepseek_v32.packing import Packed, packed_tensors, require_share
 
 T = TypeVar("T")
 
@@ -117,7 +117,11 @@ def pack(
         read: gives the part of a source tensor, in any floating type.
         dtype: of the model.
         rank, ranks: whose part.
+
+    Raises:
+        TypeError, ValueError: ranks cannot share the model, or there is no such rank.
     """
+    require_share(config, rank, ranks)
     parts = {p.name: p.make(read(p, p.source_part(rank, ranks)), dtype) for p in packed_tensors(config)}
     return assemble(config, parts)
 

@@ -97,10 +97,10 @@ class Block:
         """
         table = self.weights.kept["scale_shift_table"] + modulation.float()
         shift, scale, gate, ffn_shift, ffn_scale, ffn_gate = table.unbind(1)
-        tokens = _gated(tokens, self._self_attention(tokens, scale, shift, places, observe), gate)
+        tokens = gated(tokens, self._self_attention(tokens, scale, shift, places, observe), gate)
         across = self._cross_attention(tokens, keys, observe)
         tokens = [x + y for x, y in zip(tokens, across, strict=True)]
-        tokens = _gated(tokens, self._feed_forward(tokens, ffn_scale, ffn_shift, observe), ffn_gate)
+        tokens = gated(tokens, self._feed_forward(tokens, ffn_scale, ffn_shift, observe), ffn_gate)
         observe("", tokens)
         return tokens
 
@@ -222,6 +222,6 @@ def _joined_heads(attended: torch.Tensor) -> torch.Tensor:
     return attended.transpose(1, 2).flatten(2)
 
 
-def _gated(tokens: Parts, added: Parts, gate: torch.Tensor) -> Parts:
+def gated(tokens: Parts, added: Parts, gate: torch.Tensor) -> Parts:
     """`tokens + added * gate` with a gate [B, hidden], in fp32 and rounded once."""
     return [(x.float() + y * gate[:, None]).to(x.dtype) for x, y in zip(tokens, added, strict=True)]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import reprlib
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -91,7 +93,8 @@ class WanConfig:
         Raises:
             ValueError: the latents are of another model, are no whole patches, or too long for RoPE.
         """
-        if len(latent_shape) != 5 or latent_shape[1] != self.in_channels or 0 in latent_shape:
+        whole = all(_is_multiple(size, 1) for size in latent_shape)
+        if len(latent_shape) != 5 or latent_shape[1] != self.in_channels or not whole:
             raise ValueError(f"latents are {list(latent_shape)}; accepted: [B, {self.in_channels}, T, H, W]")
         for size, patch in zip(latent_shape[2:], self.patch_size, strict=True):
             if size % patch or size // patch > self.rope_max_seq_len:
@@ -111,15 +114,17 @@ def from_json(values: Mapping[str, Any]) -> WanConfig:
     """A config from diffusers' JSON. Keys that begin with an underscore say who wrote it and are not read.
 
     Raises:
-        TypeError, ValueError: a key is unknown, or a value is refused by `WanConfig`.
+        TypeError, ValueError: this is no object, a key is unknown, or a value is refused by `WanConfig`.
     """
-    given = {name: value for name, value in values.items() if not name.startswith("_")}
+    if not isinstance(values, Mapping):
+        raise TypeError(f"the config is a {type(values).__name__}; accepted: a JSON object")
+    given = {name: value for name, value in values.items() if not str(name).startswith("_")}
     known = {field.name for field in dataclasses.fields(WanConfig)}
-    if unknown := sorted(set(given) - known):
-        raise ValueError(f"config has {', '.join(unknown)}; accepted: {', '.join(sorted(known))}")
+    if unknown := sorted(set(given) - known, key=str):
+        raise ValueError(f"config has {reprlib.repr(unknown)}; accepted: {', '.join(sorted(known))}")
     if isinstance(given.get("patch_size"), list):
         given["patch_size"] = tuple(given["patch_size"])
-    if isinstance(given.get("eps"), int):
+    if type(given.get("eps")) is int and abs(given["eps"]) <= sys.maxsize:
         given["eps"] = float(given["eps"])
     return WanConfig(**given)
 
@@ -149,7 +154,7 @@ def _is_multiple(value: Any, of: int) -> bool:
 
 def _require(config: WanConfig, name: str, holds: bool, accepted: str) -> None:
     if not holds:
-        raise ValueError(f"{name} is {getattr(config, name)!r}; accepted: {accepted}")
+        raise ValueError(f"{name} is {reprlib.repr(getattr(config, name))}; accepted: {accepted}")
 
 
 T2V_A14B = WanConfig()

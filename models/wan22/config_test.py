@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from typing import Any, cast
 
 import pytest
 from diffusers import WanTransformer3DModel
@@ -63,12 +64,26 @@ def test_fields_are_those_of_diffusers(tmp_path):
         ({"patch_size": [2, 2]}, r"patch_size is \(2, 2\); accepted: three integers"),
         ({"image_dim": 1280}, "image_dim is 1280 and added_kv_proj_dim None; accepted: both or none"),
         ({"image_dim": 1280, "added_kv_proj_dim": 1280}, "added_kv_proj_dim is 1280; accepted: the width, 5120"),
-        ({"rope_type": "ntk"}, "config has rope_type; accepted: added_kv_proj_dim, "),
+        ({"eps": True}, "eps is True; accepted: a number above 0"),
+        ({"eps": 10**400}, "eps is 1000.*; accepted: a number above 0"),
+        ({"qk_norm": "x" * 10_000}, r"qk_norm is 'x+\.\.\.x+'; accepted"),
+        ({"rope_type": "ntk"}, r"config has \['rope_type'\]; accepted: added_kv_proj_dim, "),
     ],
 )
 def test_refused(change, words):
-    with pytest.raises((TypeError, ValueError), match=words):
+    with pytest.raises((TypeError, ValueError), match=words) as refusal:
         from_json({**PUBLISHED, **change})
+    assert len(str(refusal.value)) < 400
+
+
+def test_what_is_no_config():
+    for values, words in (
+        (None, "the config is a NoneType; accepted: a JSON object"),
+        ([1], "the config is a list"),
+        ({1: 2}, r"config has \[1\]; accepted"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            from_json(cast(Any, values))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +108,8 @@ def test_latents_of_another_model():
         ((1, 16, 4, 8), "accepted"),
         ((1, 16, 1, 8, 7), "whole patches"),
         ((1, 16, 1025, 2, 2), "1024"),
+        ((1, 16, -2, 2, 2), "accepted"),
+        ((0, 16, 1, 2, 2), "accepted"),
     ):
         with pytest.raises(ValueError, match=words):
             T2V_A14B.grid(shape)

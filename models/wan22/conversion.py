@@ -78,8 +78,8 @@ def open_wan(folder: Path) -> Converted:
         whole = False
     if not whole:
         raise CheckpointError(f"{folder}: expected: a converted Wan checkpoint; found: one of another model")
-    expected = packed_tensors(config, precisions)
-    checkpoint.require({f"{expert}.{name}": wanted for expert in experts for name, wanted in expected.items()})
+    for expert in experts:
+        checkpoint.require((f"{expert}.{name}", wanted) for name, wanted in packed_tensors(config, precisions))
     return Converted(config, MappingProxyType(precisions), experts, checkpoint)
 
 
@@ -97,9 +97,8 @@ def _expert_folders(source: Path) -> dict[str, Path]:
 
 def _open_published(folder: Path, config: WanConfig) -> Checkpoint:
     opened = open_checkpoint(folder)
-    expected = published_tensors(config)
-    opened.require(expected)
-    opened.require_no_others([*expected, *(name for name in opened.tensors if IGNORED in name)])
+    names = opened.require(published_tensors(config))
+    opened.require_no_others(names | {name for name in opened.tensors if IGNORED in name})
     return opened
 
 

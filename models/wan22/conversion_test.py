@@ -1,5 +1,6 @@
 """Published checkpoints in, packed ones out: values, refusals, and memory."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -8,16 +9,17 @@ import sys
 
 import pytest
 import torch
+from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
 
 from common import row_mx
 from kernels.qkv_cte.host.lanes import to_rotate_half
 from models.checkpoints import CheckpointError
 from models.wan22 import convert
-from models.wan22.config import read_config
+from models.wan22.config import T2V_A14B, read_config
 from models.wan22.conversion import convert_checkpoint, open_wan
 from models.wan22.packing import packed_tensors
-from models.wan22.projections import FFN_UP, choose_precisions
+from models.wan22.projections import FFN_UP, block_projections, choose_precisions
 from models.wan22.random_checkpoint import write_checkpoint
 
 
@@ -39,7 +41,7 @@ def test_values(published, tmp_path):
     convert_checkpoint(published, tmp_path / "out", (FFN_UP,))
     converted = open_wan(tmp_path / "out")
     assert converted.experts == ("transformer", "transformer_2")
-    expected = packed_tensors(converted.config, converted.precisions)
+    expected = dict(packed_tensors(converted.config, converted.precisions))
     assert set(converted.checkpoint.tensors) == {
         f"{expert}.{name}" for expert in converted.experts for name in expected
     }
@@ -64,6 +66,21 @@ def test_values(published, tmp_path):
             assert torch.equal(read(f"{expert}.{name}"), source[name])
         for name in ("blocks.0.scale_shift_table", "condition_embedder.time_embedder.linear_1.weight"):
             assert torch.equal(read(f"{expert}.{name}"), source[name].float())
+
+
+def test_what_diffusers_keeps_in_fp32_is_kept_in_fp32():
+    """Of everything that is no projection of a block."""
+    config = dataclasses.replace(T2V_A14B, num_layers=1, image_dim=64, added_kv_proj_dim=5120)
+    projections = [spec.name for spec in block_projections(config)]
+    kinds = {}
+    for name, expected in packed_tensors(config, choose_precisions(config)):
+        if not any(f".{projection}." in name for projection in projections):
+            kinds[name] = expected.dtypes
+    in_fp32 = WanTransformer3DModel._keep_in_fp32_modules
+    for name, dtypes in kinds.items():
+        kept = any(part in name.split(".") for part in in_fp32)
+        assert dtypes == ((torch.float32 if kept else torch.bfloat16),), name
+    assert set(kinds.values()) == {(torch.float32,), (torch.bfloat16,)}
 
 
 def test_command(published, tmp_path, capsys):
@@ -140,7 +157,11 @@ def test_what_diffusers_ignores_is_ignored(published, tmp_path):
 def test_tensors_of_another_model(tmp_path):
     write_checkpoint(tmp_path / "transformer", layers=2, shard_size="1GB")
     config = tmp_path / "transformer" / "config.json"
-    config.write_text(config.read_text().replace('"num_layers": 2', '"num_layers": 1'))
+    whole = config.read_text()
+    config.write_text(whole.replace('"num_layers": 2', f'"num_layers": {10**30}'))
+    with pytest.raises(CheckpointError, match=r"expected: blocks\.2\..*; found: .* tensors, none of this name"):
+        convert_checkpoint(tmp_path / "transformer", tmp_path / "out")
+    config.write_text(whole.replace('"num_layers": 2', '"num_layers": 1'))
     with pytest.raises(CheckpointError, match=r"only this model's tensors; found: blocks\.1\.attn1\.norm_k\.weight"):
         convert_checkpoint(tmp_path / "transformer", tmp_path / "out")
 
@@ -158,6 +179,9 @@ def test_a_checkpoint_of_another_model_is_not_opened(published, tmp_path):
     whole = manifest.read_text()
     manifest.write_text(whole.replace('"num_attention_heads": 2', '"num_attention_heads": 4'))
     with pytest.raises(CheckpointError, match=r"expected: shape \[512, 16, 1, 2, 2\]; found: \[256, "):
+        open_wan(tmp_path / "out")
+    manifest.write_text(whole.replace('"num_layers": 1', f'"num_layers": {10**30}'))
+    with pytest.raises(CheckpointError, match=r"expected: transformer\.blocks\.1\..*; found: 92 tensors, none of this"):
         open_wan(tmp_path / "out")
     manifest.write_text(whole.replace('"row_mx"', '"mxfp4"'))
     with pytest.raises(CheckpointError, match="expected: a converted Wan checkpoint"):
@@ -186,7 +210,7 @@ def test_memory(tmp_path):
     command = [sys.executable, "-c", MEASURED, str(tmp_path / "transformer"), str(tmp_path / "out")]
     finished = subprocess.run(command, env=environment, check=True, capture_output=True, text=True)
     before, peak = map(int, finished.stdout.split())
-    tensors = packed_tensors(config := read_config(tmp_path / "transformer"), choose_precisions(config))
+    tensors = dict(packed_tensors(config := read_config(tmp_path / "transformer"), choose_precisions(config)))
     largest = 2 * max(torch.Size(wanted.shape).numel() for wanted in tensors.values())
     print(f"stored {stored:,}, largest tensor {largest:,}, before {before:,}, peak {peak:,}")
     assert stored > 4e8

@@ -120,3 +120,29 @@ def test_generation_ends_where_the_velocity_leads():
     high, low = (expert.timesteps for expert in experts)
     assert min(high) >= 875 > max(low)
     assert (len(high), len(low)) == (4, 2)
+
+
+def test_sampling_that_cannot_be():
+    for values, words in (
+        ({"steps": 0}, "steps must be at least 1, got 0"),
+        ({"steps": 1001}, "steps is 1001; accepted: up to 1000"),
+        ({"steps": 2.0}, "steps must be an integer"),
+        ({"boundary": math.nan}, "boundary is nan; accepted: from 0 to 1"),
+        ({"guidance": (1.0,)}, r"guidance is \(1.0,\); accepted: two finite scales"),
+        ({"guidance": (1.0, math.inf)}, "guidance is .*; accepted: two finite scales"),
+        ({"flow_shift": 0.0}, "flow_shift is 0.0; accepted: a finite number above 0"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            Sampling(**cast(Any, values))
+
+
+def test_noise_that_cannot_be():
+    experts = cast(Any, (None, None))
+    for noise, words in (
+        (None, "noise is no tensor of float32"),
+        (torch.zeros(1, 16, 1, 4, 4, dtype=torch.bfloat16), "noise is no tensor of float32"),
+        (torch.zeros(2, 16, 1, 4, 4), r"noise is \[2, 16, 1, 4, 4\]; accepted: \[1, 16, T, H, W\]"),
+        (torch.zeros(16, 1, 4, 4), "noise is"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            generate(experts, cast(Any, noise), torch.zeros(2, 1, 1), Sampling(steps=1), lambda *_: None)

@@ -18,6 +18,9 @@ from models.wan22.mesh import Mesh
 from models.wan22.ranks import LocalRanks, Ranks
 from models.wan22.weights import load_weights
 
+TRAINING_STEPS = 1000
+"""Noise levels that timesteps count."""
+
 
 @dataclass(frozen=True)
 class Prompt:
@@ -100,7 +103,7 @@ class WanDiT:
 
         Args:
             latents: [B, in_channels, T, H, W], float32 or bfloat16.
-            timestep: [B], from 0 to 1000.
+            timestep: [B], from 0 to 1000, of any real dtype.
             prompt: of this model's `encode`.
             observe: is told every intermediate.
 
@@ -131,6 +134,10 @@ class WanDiT:
         batch = latents.shape[0]
         if not isinstance(timestep, torch.Tensor) or tuple(timestep.shape) != (batch,):
             raise ValueError(f"timestep is {_described(timestep)}; accepted: a tensor [{batch}], as latents have")
+        _require_on_cpu("timestep", timestep)
+        # NaN is in no range.
+        if timestep.is_complex() or not ((timestep >= 0) & (timestep <= TRAINING_STEPS)).all():
+            raise ValueError(f"timestep is {timestep.tolist()}; accepted: from 0 to {TRAINING_STEPS}")
         if not isinstance(prompt, Prompt):
             raise TypeError(f"prompt is {_described(prompt)}; accepted: what encode() returned")
         if prompt.expert != self.expert or len(prompt.keys) != len(self.blocks):
@@ -166,6 +173,7 @@ def _require(name: str, value: Any, shape: Sequence[int | None]) -> None:
     accepted = f"a tensor [{', '.join('*' if size is None else str(size) for size in shape)}], float32 or bfloat16"
     if not isinstance(value, torch.Tensor) or value.dtype not in (torch.float32, torch.bfloat16):
         raise TypeError(f"{name} is {_described(value)}; accepted: {accepted}")
+    _require_on_cpu(name, value)
     fits = len(value.shape) == len(shape) and all(
         size and wanted in (None, size) for size, wanted in zip(value.shape, shape, strict=True)
     )
@@ -173,6 +181,12 @@ def _require(name: str, value: Any, shape: Sequence[int | None]) -> None:
         raise ValueError(f"{name} is {_described(value)}; accepted: {accepted}")
     if not torch.isfinite(value).all():
         raise ValueError(f"{name} has NaN or infinite values; accepted: finite ones")
+
+
+def _require_on_cpu(name: str, value: torch.Tensor) -> None:
+    """Kernels run on the simulator, and everything else beside them."""
+    if value.device.type != "cpu" or value.layout != torch.strided:
+        raise ValueError(f"{name} is {value.layout} on {value.device}; accepted: {torch.strided} on cpu")
 
 
 def _described(value: Any) -> str:

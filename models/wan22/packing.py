@@ -6,6 +6,8 @@ side by side. Everything else keeps its name and shape. Lanes of Q and K of self
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from common import row_mx
@@ -38,14 +40,16 @@ def packed_projection(spec: ProjectionSpec, precision: Precision) -> dict[str, E
     }
 
 
-def packed_tensors(config: WanConfig, precisions: Precisions) -> dict[str, Expected]:
+def packed_tensors(config: WanConfig, precisions: Precisions) -> Iterator[tuple[str, Expected]]:
     """Every tensor of a converted transformer."""
     block = {name: Expected(shape, (kept_dtype(name),)) for name, shape in kept_in_block(config).items()}
     for spec in block_projections(config):
         block |= packed_projection(spec, precisions[spec.name])
-    outer = {name: Expected(shape, (kept_dtype(name),)) for name, shape in outer_shapes(config).items()}
-    layers = range(config.num_layers)
-    return outer | {f"blocks.{layer}.{name}": expected for layer in layers for name, expected in block.items()}
+    for name, shape in outer_shapes(config).items():
+        yield name, Expected(shape, (kept_dtype(name),))
+    for layer in range(config.num_layers):
+        for name, expected in block.items():
+            yield f"blocks.{layer}.{name}", expected
 
 
 def pack_outer(source: Checkpoint, config: WanConfig) -> Tensors:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import torch
 
 from models.checkpoints import FLOATING, Expected
@@ -12,14 +14,13 @@ FP32_PARTS = ("time_embedder", "scale_shift_table", "norm1", "norm2")
 """Parts of names that diffusers keeps in fp32 where the rest is bf16."""
 
 
-def published_tensors(config: WanConfig) -> dict[str, Expected]:
+def published_tensors(config: WanConfig) -> Iterator[tuple[str, Expected]]:
     """Every tensor of the model."""
-    blocks = [
-        (f"blocks.{layer}.{name}", shape)
-        for layer in range(config.num_layers)
-        for name, shape in _block_shapes(config).items()
-    ]
-    return {name: Expected(shape, FLOATING) for name, shape in (*outer_shapes(config).items(), *blocks)}
+    for name, shape in outer_shapes(config).items():
+        yield name, Expected(shape, FLOATING)
+    for layer in range(config.num_layers):
+        for name, shape in _block_shapes(config).items():
+            yield f"blocks.{layer}.{name}", Expected(shape, FLOATING)
 
 
 def outer_shapes(config: WanConfig) -> dict[str, tuple[int, ...]]:
