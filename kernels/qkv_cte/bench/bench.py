@@ -181,7 +181,8 @@ def _parser() -> OneLineParser:
         "--policy",
         choices=("seed", "best"),
         default="seed",
-        help="how plans are chosen: the seed's rule, or a search for the least predicted time (default: seed)",
+        help="how plans are chosen. seed: the fixed rule of the kernel's published reference (no random seed); best: a "
+        "search for the least predicted time (default: seed)",
     )
     parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
     parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")

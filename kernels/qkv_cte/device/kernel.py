@@ -43,7 +43,7 @@ def row_mx_projection(
         Rounding: products accumulate in fp32; times row scale, times column scale, plus bias are fp32 steps; one
         rounding to bf16 at the end. The public kernel rounds after the scales and again after the bias.
         Q and K that are normalised or rotated are rounded to bf16 twice in all. Between the two everything is fp32,
-        with a step of rounding at each operator. In the pass, which the seed has:
+        with a step of rounding at each operator. In the pass after the all-reduce (the seed's schedule):
             1. x = bf16(projection); 2. the squares of x and their sum, so that what is normalised has the mean square
             that was measured; 3. inv_rms = rsqrt(sum / count + eps); 4. bf16 of
             (x * inv_rms) * gamma without RoPE, with it of
@@ -53,15 +53,15 @@ def row_mx_projection(
             x * gamma without RoPE, with it of (x * gamma) * cos + (half-swapped x * gamma) * +-sin;
             3. inv_rms as above; 4. bf16(y * inv_rms).
         RoPE without a norm is rounded once in the early flow. V is rounded once in either.
-        Activations arrive token-major, and the product wants four contraction rows in each word of a partition. As
-        words of four codes that is a plain transpose, which the Tensor Engine does bit by bit in fp32: 10 of its
-        instructions per S-tile at H = 5120, against 80 to 100 products. A 4-byte-granular DMA would move the same
-        bytes in 163,840 elements.
+        Activations arrive token-major; the matmul needs four contraction rows in each 4-byte word of a partition. Taken
+        as fp32 words of four codes, that is a plain transpose on the Tensor Engine, which keeps every bit: 10 of its
+        instructions per S-tile at H = 5120, against 80 to 100 products. A DMA that transposes would move 163,840 separate
+        elements of 4 bytes per S-tile.
         Column scales, bias and gammas are needed on every partition. They are read 4 times from HBM, to the first
         partition of each quadrant, and shuffled to the others, instead of being read 128 times.
         Every buffer sits at an address of the plan, so that the plan is what the chip allocates.
         With `config.flow.early` gamma and RoPE are applied while banks are evicted, before the all-reduce: only
-        `inv_rms`, which acts on a token as a whole, is left for the pass. `early` and `flow_plan` have the details.
+        `inv_rms`, which acts on a token as a whole, is left for the pass. See `device.early` and `planning.flow_plan`.
 
     Pseudocode:
         resident = first N H-tiles of weight

@@ -1,15 +1,16 @@
 """Policies: how the plan of a call is chosen.
 
-`seed` is the seed's rule: degree and N of `common.schedule.choose`, and a pass that reads Q and K again. `best` looks
-for the plan of least predicted time. It searches
+`seed` is the rule of the kernel's published reference ("seed" in the root README's terms, no random seed): degree and N
+of `common.schedule.choose`, and a second pass that reads Q and K again. `best` searches for the plan of least predicted
+time. It varies
     early      norm and RoPE in the evictions where banks hold whole heads,
     degree     and with it the split of the PSUM banks between S-tiles and I-groups,
     N          what the rule keeps resident at that degree, or nothing, so that weights arrive in the order of use,
     chunks     how far ahead streamed weights are loaded,
     kept       Q and K of as many S-tiles in SBUF as the plan leaves room for, or of all,
-and last, around the plan found, which banks the Scalar Engine evicts. A plan is not tried where the time of its
-products or of its HBM bytes alone is beyond the best time so far, nor where it reads more weights than the seed's plan:
-hidden behind products, that costs a call nothing, but HBM is its neighbours', too.
+and last, around the plan found, which banks the Scalar Engine evicts. A plan is skipped if its matmuls alone or
+its HBM bytes alone take longer than the best time so far, and also if it reads more weights than the seed's plan: while
+matmuls hide that from this call, HBM bandwidth is shared with other cores.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ def seed(
     *,
     one_engine: bool = False,
 ) -> Plan:
-    """The seed's rule.
+    """The rule of the published reference: largest degree with all weights resident, else as many as fit.
 
     Args:
         dims, hardware, norm_rope, nbsd_head_dim: as for `plan.make`.
-        one_engine: the Vector Engine evicts on its own and does what GpSimd could, too.
+        one_engine: the Vector Engine does all evictions and all element-wise work.
 
     Raises:
         ValueError, BudgetError: as `plan.make`.
