@@ -55,8 +55,8 @@ def row_mx_projection(
         RoPE without a norm is rounded once in the early flow. V is rounded once in either.
         Activations arrive token-major; the matmul needs four contraction rows in each 4-byte word of a partition. Taken
         as fp32 words of four codes, that is a plain transpose on the Tensor Engine, which keeps every bit: 10 of its
-        instructions per S-tile at H = 5120, against 80 to 100 products. A DMA that transposes would move 163,840 separate
-        elements of 4 bytes per S-tile.
+        instructions per S-tile at H = 5120, against 80 to 100 products. A DMA that transposes would move 163,840
+        separate elements of 4 bytes per S-tile.
         Column scales, bias and gammas are needed on every partition. They are read 4 times from HBM, to the first
         partition of each quadrant, and shuffled to the others, instead of being read 128 times.
         Every buffer sits at an address of the plan, so that the plan is what the chip allocates.
