@@ -1,4 +1,4 @@
-"""This step's rows as an fp8 cache has them; see `cache_format`."""
+"""Packs this step's cache rows in the fp8 format of `host.cache_format`."""
 
 from dataclasses import dataclass
 

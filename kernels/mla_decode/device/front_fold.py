@@ -42,7 +42,7 @@ def mla_decode_qkv(
         q_norm_w: [q_lora]; kv_norm_w: [C]; input_norm_w: [hidden] or None; float32.
         cos, sin: [n_tokens, rope / 2] float32, of each token's position.
         q_absorb_w: [n_heads, nope, C].
-        kv_cache: [n_blocks, 1, block_size, rope + C], or bytes of a row in the format of `cache_format`; rows
+        kv_cache: [n_blocks, 1, block_size, rope + C], or bytes of a row in the format of `host.cache_format`; rows
             slot_mapping are written, no other.
         slot_mapping: [n_tokens] int32.
         norm_eps: of every norm.

@@ -1,4 +1,4 @@
-"""The prior index on the device: the tables of `tables.build_prior_index`, bit for bit."""
+"""The prior index on the device: the same tables as `host.tables.build_prior_index`, bit-identical."""
 
 from dataclasses import dataclass
 

@@ -54,10 +54,10 @@ def mla_decode_attention(
         q_absorbed_sbuf: [128, L, n_tokens, n_heads] in SBUF; on two cores each has its half of the tokens or heads.
         q_pe_sbuf: [128, n_tokens, n_heads] in SBUF, likewise, the first R partitions in use.
         kv_cache: [n_blocks, 1, block_size, R + C], or [n_blocks, 1, block_size, bytes of a row] uint8 in the format
-            of `cache_format`; read only.
+            of `host.cache_format`; read only.
         kv_row_cur: [n_tokens, R + C], `[k_pe | kv_latent]`.
         prior_rows: [128, n_tokens, T] int32; prior_key_pos: [128, n_tokens, T] float32; prior_rows_natural:
-            [128, n_tokens, T] uint32, read only where the plan has chunks transposed by DMA. From `tables`.
+            [128, n_tokens, T] uint32, read only where the plan has chunks transposed by DMA. From `host.tables`.
         positions: [n_tokens] int32.
         out_absorb_w: [n_heads, v_head_dim, C]; o_proj_w: [n_heads * v_head_dim, hidden].
         n_prior: as the plan has it.
@@ -75,9 +75,9 @@ def mla_decode_attention(
         Two cores take half of the tokens, or of the heads, each. With half of the heads both gather all keys, and
         each reads its heads' weights. Either way they exchange values, v_head_dim numbers a head and token, and each
         projects all of them to half of the columns.
-        The mask drops a key's score. Its row is read all the same, unless its index lies outside the cache, and a
-        weight of 0 times a NaN is a NaN: tables must give a slot that is no key a row outside the cache, as
-        `tables.build_prior_index` does.
+        The mask replaces a key's score, but its row is still read, unless its index lies outside the cache, and a
+        weight of 0 times a NaN is a NaN. Tables must therefore give empty slots a row outside the cache, as
+        `host.tables.build_prior_index` does.
 
     Pseudocode:
         for group of tokens:
