@@ -43,7 +43,7 @@ def _plan_qkv(values: Values, hardware: Hardware) -> qkv_plan.Plan:
     for name in ("degree", "resident"):
         if values[name] is not None:
             raise ValueError(f"{name} is {values[name]}; accepted with search: plan, it is what the search chooses")
-    return policy.best(dims, hardware, time_of=_time_ns)
+    return policy.best(policy.seed(dims, hardware), time_of=_time_ns)
 
 
 def _time_ns(planned: qkv_plan.Plan) -> float:

@@ -71,7 +71,7 @@ def run(call: NormRopeCase, hardware: Hardware, chosen_by: str, *, values: bool)
     arguments = (call.case.dims, hardware, alone.norm_rope, call.case.head_dim if call.nbsd else 0)
     made = seed = policy.seed(*arguments)
     if chosen_by == "best":
-        made = policy.best(*arguments, time_of=lambda other: predict(other).total_ns)
+        made = policy.best(seed, time_of=lambda other: predict(other).total_ns)
     timeline = predict(made, call.groups)
     return CallResult(
         call=call,

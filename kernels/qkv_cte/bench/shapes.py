@@ -128,7 +128,7 @@ def prepare(
     others = {"one engine": policies.seed(case.dims, hardware, one_engine=True)}
     if policy == "best":
         others = {"seed": planned} | others
-        planned = policies.best(case.dims, hardware, time_of=_time_ns, announce=announce)
+        planned = policies.best(policies.seed(case.dims, hardware), time_of=_time_ns, announce=announce)
     return Shape(case, planned, _baseline_plans(planned), others, _values_case(case) if values else None)
 
 

@@ -70,7 +70,7 @@ def allocate(config: ProjectionConfig, operands: Operands, output: NkiTensor) ->
         if config.norm_rope.sum_columns > 0:
             sum_squares = place(config, "sum_squares", (S_TILE, config.norm_rope.sum_columns), nl.float32)
         if config.flow.early:
-            early = allocate_early(config, config.norm_rope, operands.q_gamma, operands.k_gamma, operands.cos)
+            early = allocate_early(config, config.norm_rope, operands.q_gamma, operands.k_gamma, operands.cos, output)
         elif sum_squares is not None:
             squares = place(config, "squares", (S_TILE, widest_normalised(config.norm_rope)), nl.bfloat16)
     return Buffers(

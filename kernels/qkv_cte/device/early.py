@@ -61,7 +61,7 @@ def finish(
         piece: columns of segment `piece.segment`, whole heads with RoPE.
         t, tile: number of the S-tile in its block and in all.
         x: [tokens, piece.width] fp32, overwritten.
-        row: [tokens, piece.width] bf16, where the result goes.
+        row: [tokens, piece.width] of the output's type, where the result goes.
     """
     segment = norm_rope.segments[piece.segment]
     gamma, tokens = early.gammas[piece.segment], x.shape[0]

@@ -26,12 +26,13 @@ def allocate_early(
     q_gamma: NkiTensor | None,
     k_gamma: NkiTensor | None,
     cos_cache: NkiTensor | None,
+    output: NkiTensor,
 ) -> EarlyBuffers:
     """Creates the buffers at their addresses. Layouts, partition dimension first:
 
     gammas [128, segment] of the gamma's type; caches, each cos and sin, [128 tokens, head_dim] of the cache's type;
-    crossed [128 tokens, bank] fp32; kept [128 tokens, normalised columns] bf16; piece_sums [128 tokens, segment x
-    S-tile x piece] fp32.
+    crossed [128 tokens, bank] fp32; kept [128 tokens, normalised columns] of the output's type; piece_sums
+    [128 tokens, segment x S-tile x piece] fp32.
     """
     s_tiles = count_tiles(config.tokens_per_core, S_TILE)
     gammas: list[NkiTensor | None] = []
@@ -52,7 +53,7 @@ def allocate_early(
         for i in range(min(CROSSED_BUFFERS, s_tiles * config.segment_pieces)):
             crossed.append(place(config, f"crossed_{i}", shape, nl.float32))
     for i in range(config.flow.kept_tiles):
-        kept.append(place(config, f"kept_{i}", (S_TILE, scaled_columns(norm_rope)[1]), nl.bfloat16))
+        kept.append(place(config, f"kept_{i}", (S_TILE, scaled_columns(norm_rope)[1]), output.dtype))
     piece_sums = None
     if sums > 0:
         piece_sums = place(config, "piece_sums", (S_TILE, sums), nl.float32)

@@ -1,7 +1,7 @@
 """Which engine does what more than one can do."""
 
 import nki.isa as nisa
-from kernels.qkv_cte.device.config import ProjectionConfig
+from kernels.qkv_cte.device.config import Flow, ProjectionConfig
 
 
 def helper(config: ProjectionConfig) -> nisa.engine:
@@ -11,7 +11,7 @@ def helper(config: ProjectionConfig) -> nisa.engine:
     return nisa.engine.gpsimd
 
 
-def by_scalar(config: ProjectionConfig, t: int, bank: int) -> bool:
+def by_scalar(flow: Flow, t: int, bank: int) -> bool:
     """Whether the Scalar Engine evicts a bank of an S-tile; neighbours in both directions take turns."""
-    every = config.flow.scalar_every
+    every = flow.scalar_every
     return every > 0 and (t + bank) % every == every - 1

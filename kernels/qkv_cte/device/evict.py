@@ -51,11 +51,12 @@ def evict(
         The same with these.
     """
     buffered, staged = evicted.buffered, evicted.staged
+    scaled = buffers.channel_scale is not None
     for t in range(block.num_tiles):
         tile = block.first_tile + t
         for b in range(group.num_banks):
             bank = buffers.banks[t * group.num_banks + b]
-            scalar, column = by_scalar(config, t, b), 0
+            scalar, column = by_scalar(config.flow, t, b), 0
             for piece in core_pieces(config)[group.first_bank + b]:
                 row = row_columns(config, buffers, t, tile, piece)
                 early = config.flow.early and piece.segment >= 0
@@ -63,7 +64,7 @@ def evict(
                 if piece.head_segment >= 0:
                     x = heads.staged[staged % config.head_buffers][0 : row.shape[0], 0 : piece.width]
                     last = x
-                elif config.dequantised_buffers > 0 and (early or scalar or buffers.bias is not None):
+                elif early or (scaled and (scalar or buffers.bias is not None)):
                     x = buffers.dequantised[buffered % len(buffers.dequantised)][0 : row.shape[0], 0 : piece.width]
                     last = x if early else row
                     buffered += 1

@@ -9,12 +9,14 @@ from hypothesis import given, settings
 from torchao.prototype.mx_formats import config as mx_config
 from torchao.prototype.mx_formats import mx_tensor
 
+from kernels.qkv_cte.device.config import Flow
 from kernels.qkv_cte.host.entry import qkv
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QuantizationType
 from kernels.qkv_cte.oracle import cases, qkv_reference
 from kernels.qkv_cte.oracle.compare import bf16_ulp
 from kernels.qkv_cte.oracle.qkv_cases import QKVCase, random_call
 from kernels.qkv_cte.oracle.qkv_compare import SUM_TOLERANCE, as_bsd, limit_of, max_ulps
+from kernels.qkv_cte.planning.choice import Choice
 from kernels.qkv_cte.planning.qkv_plan_test import qkv_cases
 
 N, Q = NormType, QuantizationType
@@ -47,7 +49,8 @@ CALLS = (
     QKVCase("heads_of_2", 129, 256, 7, 2, 2, rope=True, pre=MIXED, bias=True),
     QKVCase("across", 129, 256, 7, 2, 128, rope=True, pre=ACROSS, bias=True, nbsd=True, norm=N.RMS_NORM),
     QKVCase("across_fp32", 129, 256, 7, 2, 128, rope=True, pre=ACROSS, input_dtype=FP32, weight_dtype=FP32),
-    QKVCase("across_mxfp8", 258, 256, 4, 2, 64, pre=ACROSS, quantization=Q.MXFP8, lnc=2),
+    QKVCase("across_mxfp8", 258, 256, 4, 2, 64, pre=ACROSS, quantization=Q.MXFP8, lnc=2, sums=("k", "v")),
+    QKVCase("across_row_mx", 130, 256, 4, 2, 64, rope=True, pre=ACROSS, quantization=Q.ROW_MX, bias=True, sums=("q",)),
     QKVCase("flat_cache", 129, 256, 7, 2, 128, 2, rope=True, cache="flat", bias=True, nbsd=True),
     QKVCase("block_cache", 129, 256, 7, 2, 128, 2, rope=True, cache="blocks", bias=True),
     QKVCase("fp8_cache", 130, 256, 7, 2, 128, 2, cache="blocks", bias=True, lnc=2, cache_dtype=E4M3),
@@ -120,6 +123,38 @@ def test_call(case):
     call = random_call(case)
     result, after = run(case, call)
     assert_right(case, call, result, after)
+
+
+@pytest.mark.parametrize("kept_tiles", [0, 1, 2])
+@pytest.mark.parametrize("name", ["across", "across_fp32", "across_mxfp8", "trn2_across", "across_row_mx"])
+def test_norms_across_heads_in_the_evictions(name, kept_tiles):
+    """By a choice: norm and RoPE are applied before the tokens' RMS is known, in any format."""
+    case = next(case for case in CALLS if case.name == name)
+    call = random_call(case)
+    flow = Flow(True, kept_tiles, min(1, 2 - kept_tiles), chunk_buffers=3, scalar_every=kept_tiles)
+    tiles = -(-case.batch * case.seqlen // (128 * case.lnc))
+    assert tiles == 2
+    choice = Choice(degree=2, resident_h_tiles=1, flow=flow)
+    chosen, after = run(case, dataclasses.replace(call, choice=choice))
+    assert_right(case, call, chosen, after)
+    plain, _ = run(case, call)
+    assert not torch.equal(chosen, plain)
+
+
+@pytest.mark.parametrize(
+    ("choice", "error", "message"),
+    [
+        ((2, 1), TypeError, "choice is a tuple; accepted: a Choice, such as Plan.choice, or None"),
+        (Choice(9, 1), ValueError, "choice does not suit these sizes: degree must be at most 2"),
+        (Choice(1, 9), ValueError, "choice does not suit these sizes: resident_h_tiles must be at most 2"),
+        (Choice(1, 1, Flow(early=True)), ValueError, "choice does not suit these sizes: flow.early is True; accepted"),
+        (Choice(1, 1, Flow(kept_tiles=1)), ValueError, "choice does not suit these sizes: flow.kept_tiles is 1"),
+    ],
+)
+def test_choices_that_do_not_suit_are_refused(choice, error, message):
+    case = QKVCase("refused", 130, 256, 3, rope=True)
+    with pytest.raises(error, match=f"^{message}"):
+        run(case, dataclasses.replace(random_call(case), choice=choice))
 
 
 @settings(max_examples=60, derandomize=True, deadline=None, database=None)

@@ -14,7 +14,7 @@ from nki.language import NkiTensor
 
 
 def scale_pass(config: ProjectionConfig, buffers: Buffers, early: EarlyBuffers, output: NkiTensor) -> None:
-    """output[s, segment] = bf16(row[s, segment] * inv_rms[s])   for every S-tile and normalised segment
+    """output[s, segment] = row[s, segment] * inv_rms[s]   for every S-tile and normalised segment
 
     Rows that were kept are in SBUF; the others come from `output`, where the projection has stored them.
     """
@@ -27,7 +27,7 @@ def scale_pass(config: ProjectionConfig, buffers: Buffers, early: EarlyBuffers, 
     first_kept = first_kept_tile(config)
     loaded = []
     for i in range(config.flow.pass_buffers):
-        loaded.append(place(config, f"pass_rows_{i}", (S_TILE, width), nl.bfloat16))
+        loaded.append(place(config, f"pass_rows_{i}", (S_TILE, width), output.dtype))
     scaled = 0
     for tile in range(count_tiles(config.tokens_per_core, S_TILE)):
         first, tokens = tile_tokens(config, tile)

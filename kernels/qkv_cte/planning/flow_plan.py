@@ -24,10 +24,11 @@ from kernels.qkv_cte.device.config import (
     Stages,
     SumSegment,
 )
+from kernels.qkv_cte.device.engines import by_scalar
 from kernels.qkv_cte.device.tiling import scaled_columns
 from kernels.qkv_cte.planning.dims import Dims
 
-FP32_BYTES, BF16_BYTES = 4, 2
+FP32_BYTES = 4
 
 
 def can_be_early(dims: Dims, norm_rope: NormRopePass | None) -> bool:
@@ -53,8 +54,8 @@ def require_flow(dims: Dims, norm_rope: NormRopePass | None, flow: Flow, stages:
     """
     if flow.early and not can_be_early(dims, norm_rope):
         raise ValueError("flow.early is True; accepted: False, without norm and RoPE or where a PSUM bank cuts a head")
-    if flow.early and (dims.format.name != ROW_MX or stages != NO_STAGES):
-        raise ValueError("flow.early is True; accepted: False, but for row-scaled fp8 without further stages")
+    if flow.early and (stages.heads is not None or stages.cache is not None):
+        raise ValueError("flow.early is True; accepted: False, beside norms of single heads or KV caches")
     scaled = norm_rope is not None and norm_rope.sum_columns > 0
     require_int("flow.chunk_buffers", flow.chunk_buffers, at_least=1)
     require_int("flow.scalar_every", flow.scalar_every, at_least=0)
@@ -168,7 +169,7 @@ def dequantised_buffers(
     dims: Dims, norm_rope: NormRopePass | None, flow: Flow, chosen: Schedule, stages: Stages = NO_STAGES
 ) -> int:
     """Rotating fp32 buffers of evictions: as many as are used at once, and no more than evictions need them."""
-    if dims.format.name != ROW_MX:
+    if dims.format.name != ROW_MX and not flow.early:
         return 0
     most = EARLY_BUFFERS if flow.early else DEQUANT_BUFFERS
     cores = pieces(dims, norm_rope, flow, stages)
@@ -181,8 +182,7 @@ def _dequantised_users(dims: Dims, flow: Flow, chosen: Schedule, of_bank: Pieces
     for block in chosen.blocks:
         for group, t in itertools.product(block.i_groups, range(block.num_s_tiles)):
             for b in range(min(group.size, len(of_bank) - group.start)):
-                scalar = flow.scalar_every > 0 and (t + b) % flow.scalar_every == flow.scalar_every - 1
-                everyone = bool(dims.bias_bytes) or scalar
+                everyone = dims.format.name == ROW_MX and (dims.bias_bytes > 0 or by_scalar(flow, t, b))
                 pieces_here = [piece for piece in of_bank[group.start + b] if piece.head_segment < 0]
                 users += sum(everyone or piece.segment >= 0 for piece in pieces_here)
             if users >= most:
@@ -222,17 +222,19 @@ def lasting_buffers(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> l
     if norm_rope is None or not flow.early or not norm_rope.sum_columns:
         return []
     sums = _first_sums(dims, norm_rope.segments)["all"]
-    return [("piece_sums", FP32_BYTES * sums)] + [(f"kept_{i}", row_bytes(norm_rope)) for i in range(flow.kept_tiles)]
+    return [("piece_sums", FP32_BYTES * sums)] + [
+        (f"kept_{i}", row_bytes(dims, norm_rope)) for i in range(flow.kept_tiles)
+    ]
 
 
-def pass_buffers(norm_rope: NormRopePass, flow: Flow) -> list[tuple[str, int]]:
+def pass_buffers(dims: Dims, norm_rope: NormRopePass, flow: Flow) -> list[tuple[str, int]]:
     """What the pass reads rows into."""
-    return [(f"pass_rows_{i}", row_bytes(norm_rope)) for i in range(flow.pass_buffers)]
+    return [(f"pass_rows_{i}", row_bytes(dims, norm_rope)) for i in range(flow.pass_buffers)]
 
 
-def row_bytes(norm_rope: NormRopePass) -> int:
+def row_bytes(dims: Dims, norm_rope: NormRopePass) -> int:
     """Bytes per partition of an S-tile's normalised columns."""
-    return BF16_BYTES * scaled_columns(norm_rope)[1]
+    return dims.format.output_bytes * scaled_columns(norm_rope)[1]
 
 
 def reread_bytes(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> int:
@@ -241,4 +243,4 @@ def reread_bytes(dims: Dims, norm_rope: NormRopePass | None, flow: Flow) -> int:
         return 0
     first_kept = max(dims.s_tiles - flow.kept_tiles, 0)
     tokens = min(first_kept * S_TILE, dims.tokens_per_core) * dims.cores
-    return tokens * row_bytes(norm_rope)
+    return tokens * row_bytes(dims, norm_rope)

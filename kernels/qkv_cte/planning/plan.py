@@ -291,9 +291,12 @@ def _fixed_buffers(
 
 def _most_dequantised(dims: Dims, flow: Flow) -> int:
     """Rotating fp32 buffers of evictions where there are enough evictions."""
-    if dims.format.name != ROW_MX or not (dims.bias_bytes or flow.early or flow.scalar_every):
-        return 0
-    return min(EARLY_BUFFERS if flow.early else DEQUANT_BUFFERS, dims.s_tiles * dims.i_banks)
+    evictions = dims.s_tiles * dims.i_banks
+    if flow.early:
+        return min(EARLY_BUFFERS, evictions)
+    if dims.format.name == ROW_MX and (dims.bias_bytes or flow.scalar_every):
+        return min(DEQUANT_BUFFERS, evictions)
+    return 0
 
 
 def _dequantised_buffers(dims: Dims, count: int) -> list[tuple[str, int]]:
@@ -328,7 +331,7 @@ def _sbuf_map(
         _allocate_blocks(ledger, dims, chosen, norm_rope, flow, stages)
     if norm_rope is not None and flow.early:
         with ledger.scope("norm and RoPE pass"):
-            _allocate(ledger, pass_plan.inv_rms_buffers(norm_rope) + flow_plan.pass_buffers(norm_rope, flow))
+            _allocate(ledger, pass_plan.inv_rms_buffers(norm_rope) + flow_plan.pass_buffers(dims, norm_rope, flow))
     elif norm_rope is not None:
         with ledger.scope("norm and RoPE pass"):
             _allocate(ledger, pass_plan.kept_buffers(norm_rope))

@@ -37,7 +37,7 @@ PASS_BUFFERS = 8
 DEGREES = (1, 2, 4, 8)
 """Tried beside the seed's and a single S-block."""
 
-SCALAR_EVERY = (2, 3, 4)
+SCALAR_EVERY = (0, 2, 3, 4)
 
 TimeOf = Callable[[Plan], float]
 """Predicted ns of a plan."""
@@ -64,29 +64,17 @@ def seed(
     return plan.make(dims, hardware, norm_rope=norm_rope, nbsd_head_dim=nbsd_head_dim, flow=flow)
 
 
-def best(
-    dims: Dims,
-    hardware: Hardware,
-    norm_rope: NormRopePass | None = None,
-    nbsd_head_dim: int = 0,
-    *,
-    time_of: TimeOf,
-    announce: Callable[[str], object] = str,
-) -> Plan:
-    """The plan of least predicted time; deterministic if `time_of` is.
+def best(first: Plan, *, time_of: TimeOf, announce: Callable[[str], object] = str) -> Plan:
+    """The plan of least predicted time for a call; deterministic if `time_of` is.
 
     Args:
-        dims, hardware, norm_rope, nbsd_head_dim: as for `plan.make`.
+        first: the call's plan by the seed's rule, from `seed` or `entries.PreparedCall.plan`; one of those tried.
         time_of: predicts; called once for each plan that is tried.
         announce: told what is tried next.
-
-    Raises:
-        ValueError, BudgetError: as `plan.make`; the seed's plan is one of those tried.
     """
-    first = seed(dims, hardware, norm_rope, nbsd_head_dim)
     seed_ns = time_of(first)
     chosen, shortest, tried, skipped = first, seed_ns, 1, 0
-    others = {str(other.config): other for other in _plans(dims, hardware, norm_rope, nbsd_head_dim)}
+    others = {str(other.config): other for other in _plans(first)}
     others.pop(str(first.config), None)
     for other in sorted(others.values(), key=bound_ns):
         if other.hbm.weights > first.hbm.weights or bound_ns(other) >= shortest:
@@ -112,7 +100,7 @@ def best(
 def bound_ns(made: Plan) -> float:
     """What no order of instructions gets below: the products at full rate, or the core's share of the HBM bytes."""
     hardware, dims = made.hardware, made.dims
-    products = dims.h_tiles * dims.width * dims.s_tiles / hardware.tensor_clock_ghz
+    products = dims.h_tiles * dims.columns_per_core * dims.s_tiles / hardware.tensor_clock_ghz
     bytes_per_ns = hardware.hbm_bytes_per_s_per_chip / 1e9 / hardware.cores_per_chip * 2 / dims.cores
     return max(products, made.hbm.total / dims.cores / bytes_per_ns)
 
@@ -127,51 +115,53 @@ def name_of(made: Plan) -> str:
     return ", ".join(parts + ([f"every {flow.scalar_every}. bank by Scalar"] if flow.scalar_every else []))
 
 
-def _plans(dims: Dims, hardware: Hardware, norm_rope: NormRopePass | None, nbsd_head_dim: int) -> Iterator[Plan]:
+def _plans(first: Plan) -> Iterator[Plan]:
     """Every plan of the search but for the Scalar Engine's share."""
+    dims, norm_rope = first.dims, first.norm_rope
     early = flow_plan.can_be_early(dims, norm_rope)
-    degrees = {*DEGREES, dims.s_tiles} & set(range(1, min(hardware.psum_banks, dims.s_tiles) + 1))
+    degrees = {*DEGREES, dims.s_tiles} & set(range(1, min(first.hardware.psum_banks, dims.s_tiles) + 1))
     for degree, resident in itertools.product(sorted(degrees), (None, 0)):
-        forced = functools.partial(schedule.force, degree=degree, resident_h_tiles=resident)
-        make = functools.partial(_fitting, dims, hardware, forced, norm_rope, nbsd_head_dim, early)
+        make = functools.partial(_spread, first, degree, resident, early)
         deep = next(filter(None, (make(chunk_buffers=count) for count in DEEP_CHUNK_BUFFERS)), None)
         for base in filter(None, (make(chunk_buffers=CHUNK_BUFFERS), deep)):
             yield base
             if early and norm_rope is not None and norm_rope.sum_columns:
-                room = min(dims.s_tiles, base.sbuf.free_bytes // flow_plan.row_bytes(norm_rope))
+                room = min(dims.s_tiles, base.sbuf.free_bytes // flow_plan.row_bytes(dims, norm_rope))
                 keeping = (
                     make(chunk_buffers=base.flow.chunk_buffers, kept_tiles=kept) for kept in {room, dims.s_tiles}
                 )
                 yield from filter(None, keeping)
 
 
-def _fitting(
-    dims: Dims,
-    hardware: Hardware,
-    rule: plan.Policy,
-    norm_rope: NormRopePass | None,
-    nbsd_head_dim: int,
-    early: bool,
-    *,
-    chunk_buffers: int,
-    kept_tiles: int = 0,
+def _spread(
+    first: Plan, degree: int, resident_h_tiles: int | None, early: bool, *, chunk_buffers: int, kept_tiles: int = 0
 ) -> Plan | None:
-    """The plan, None where it does not fit."""
-    reread = dims.s_tiles - kept_tiles if early and norm_rope is not None and norm_rope.sum_columns else 0
-    flow = Flow(early, kept_tiles, min(PASS_BUFFERS, reread), chunk_buffers)
-    try:
-        return plan.make(dims, hardware, rule, norm_rope, nbsd_head_dim, flow)
-    except BudgetError:
-        return None
+    """The plan with another schedule and its work spread otherwise, None where that does not fit."""
+    scaled = early and first.norm_rope is not None and first.norm_rope.sum_columns
+    reread = first.dims.s_tiles - kept_tiles if scaled else 0
+    flow = dataclasses.replace(
+        first.flow,
+        early=early,
+        kept_tiles=kept_tiles,
+        pass_buffers=min(PASS_BUFFERS, reread),
+        chunk_buffers=chunk_buffers,
+    )
+    return _fitting(first, degree, resident_h_tiles, flow)
 
 
 def _with_scalar(made: Plan, every: int) -> Plan | None:
-    """The same plan with evictions by the Scalar Engine, None where it does not fit."""
-    chosen = made.schedule
-    forced = functools.partial(schedule.force, degree=chosen.degree, resident_h_tiles=chosen.resident_h_tiles)
-    flow = dataclasses.replace(made.flow, scalar_every=every)
+    """The same plan with other evictions by the Scalar Engine; None where it has these, or they do not fit."""
+    if every == made.flow.scalar_every:
+        return None
+    chosen, flow = made.schedule, dataclasses.replace(made.flow, scalar_every=every)
+    return _fitting(made, chosen.degree, chosen.resident_h_tiles, flow)
+
+
+def _fitting(like: Plan, degree: int, resident_h_tiles: int | None, flow: Flow) -> Plan | None:
+    """A plan of the same call, None where it does not fit."""
+    forced = functools.partial(schedule.force, degree=degree, resident_h_tiles=resident_h_tiles)
     try:
-        return plan.make(made.dims, made.hardware, forced, made.norm_rope, made.nbsd_head_dim, flow)
+        return plan.make(like.dims, like.hardware, forced, like.norm_rope, like.nbsd_head_dim, flow, like.stages)
     except BudgetError:
         return None
 

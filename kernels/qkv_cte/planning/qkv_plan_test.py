@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 import nkisim
 from common import schedule
 from common.tiling import round_up
+from kernels.qkv_cte.device.config import Flow
 from kernels.qkv_cte.device.qkv_kernel import qkv_projection
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QuantizationType
 from kernels.qkv_cte.host.qkv_call import prepare
 from kernels.qkv_cte.oracle.qkv_cases import QKVCase, random_call
-from kernels.qkv_cte.planning import plan
+from kernels.qkv_cte.planning import flow_plan, plan
 from kernels.qkv_cte.planning.plan_checks import moved_bytes, on_chip
 
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
@@ -74,6 +75,18 @@ def qkv_cases(draw):
     )
 
 
+@st.composite
+def flows(draw, made):
+    """Any flow that a plan may have."""
+    early = flow_plan.can_be_early(made.dims, made.norm_rope) and draw(st.booleans())
+    kept = reread = 0
+    if early and made.norm_rope.sum_columns:
+        kept = draw(st.integers(0, made.dims.s_tiles))
+        reread = made.dims.s_tiles - kept
+    pass_buffers = draw(st.integers(min(reread, 1), min(reread, 3)))
+    return Flow(early, kept, pass_buffers, draw(st.integers(1, 4)), draw(st.integers(0, 4)), draw(st.booleans()))
+
+
 def assert_exact(made, tensors, target):
     finished = nkisim.run(
         qkv_projection[made.dims.cores],
@@ -129,7 +142,8 @@ def test_any_plan_is_what_a_run_allocates_and_moves(case, data):
     degree = data.draw(st.none() | st.integers(1, min(8, made.dims.s_tiles)))
     resident = data.draw(st.none() | st.integers(0, made.dims.h_tiles))
     policy = functools.partial(schedule.force, degree=degree, resident_h_tiles=resident)
-    made = plan.make(made.dims, made.hardware, policy, made.norm_rope, made.nbsd_head_dim, made.flow, made.stages)
+    flow = data.draw(flows(made))
+    made = plan.make(made.dims, made.hardware, policy, made.norm_rope, made.nbsd_head_dim, flow, made.stages)
     assert_exact(made, prepared.tensors, case.target)
 
 
