@@ -15,7 +15,7 @@ import sys
 from collections.abc import Sequence
 
 from common.hardware import Hardware
-from kernels.qkv_cte.bench import call_tables, calls, json_document, layer, shapes, tables, time_report
+from kernels.qkv_cte.bench import call_tables, calls, general, json_document, layer, shapes, tables, time_report
 from kernels.qkv_cte.bench.checkpoint import read_layer
 from kernels.qkv_cte.host import arguments as kernel_arguments
 from kernels.qkv_cte.oracle import cases
@@ -27,6 +27,7 @@ from tools.bench.tables import show
 
 OK, OUT_OF_TOLERANCE = 0, 1
 KERNEL = "qkv_cte"
+WAN22, GENERAL = "wan22", "general"
 DEFAULT_SUITE, DEFAULT_LNC, DEFAULT_TARGET = "wan22", 2, "trn3"
 WIDTH = 130
 """Columns of the tables where stdout is no terminal."""
@@ -40,6 +41,7 @@ _EXAMPLES = f"""examples:
   bazel run //kernels/qkv_cte:bench -- --case self_tp4 --report self_tp4.html --trace self_tp4.json
   bazel run //kernels/qkv_cte:bench -- --compare last_week.json
   bazel run //kernels/qkv_cte:bench -- --calls --policy best --case self_tp4
+  bazel run //kernels/qkv_cte:bench -- --calls general --policy best
 
 exit status: {OK} all results within tolerance, {OUT_OF_TOLERANCE} one is not or is slower than before,
 {BAD_INPUT} bad usage, input or output
@@ -60,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             DEFAULT_TARGET if options.target is None else options.target, options.lnc or DEFAULT_LNC
         )
         if options.calls:
-            return _bench_calls(options, target)
+            return (_bench_general if options.calls == GENERAL else _bench_calls)(options, target)
         return _bench_layer(options, target) if options.checkpoint else _bench_shapes(options, target)
     except ValueError as error:
         parser.error(str(error))
@@ -102,6 +104,22 @@ def _bench_calls(options: argparse.Namespace, target: Hardware) -> int:
             results.append(calls.run(call, target, options.policy, values=options.numerics))
     _write_json(options, json_document.document(target.name, [], []) | {"calls": [*map(call_tables.as_dict, results)]})
     show(call_tables.tables(results))
+    return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
+
+
+def _bench_general(options: argparse.Namespace, target: Hardware) -> int:
+    if options.json:
+        require_writable(caller_path(options.json))
+    chosen = time_files.chosen_cases(options, general.CASES)
+    if options.lnc is not None:
+        chosen = [dataclasses.replace(case, lnc=options.lnc) for case in chosen]
+    results = []
+    with progress(len(chosen)) as announce:
+        for case in chosen:
+            announce(f"{case.name}: {case.batch * case.seqlen:,} tokens, policy {options.policy}")
+            results.append(general.run(case, target, options.policy, values=options.numerics))
+    _write_json(options, json_document.document(target.name, [], []) | {"general": [*map(general.as_dict, results)]})
+    show(general.tables(results), WIDTH)
     return OK if all(result.accepted for result in results) else OUT_OF_TOLERANCE
 
 
@@ -174,7 +192,13 @@ def _parser() -> OneLineParser:
         "--checkpoint", type=file_name, metavar="FILE", help="project with a layer of this safetensors file"
     )
     parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
-    parser.add_argument("--calls", action="store_true", help="run the whole calls of Wan2.2, with norm and RoPE")
+    parser.add_argument(
+        "--calls",
+        nargs="?",
+        choices=(WAN22, GENERAL),
+        const=WAN22,
+        help="run the whole calls of Wan2.2, with norm and RoPE, or such calls of `qkv` as other models make",
+    )
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
     parser.add_argument(

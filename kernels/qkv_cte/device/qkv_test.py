@@ -247,10 +247,11 @@ class TestKnownDefects:
             assert torch.equal(result[..., 128:], plain[..., 128:])
             assert not torch.equal(result[..., :128], plain[..., :128])
 
-    def test_eps_is_that_of_the_norm_which_it_belongs_to(self):
+    @pytest.mark.parametrize("norm", [N.RMS_NORM, N.RMS_NORM_SKIP_GAMMA, N.LAYER_NORM])
+    def test_eps_is_that_of_the_norm_which_it_belongs_to(self, norm):
         """It reads eps from the configuration before RoPE whichever is used."""
         case = QKVCase(
-            "eps", 129, 128, 2, 1, 64, rope=True, norm=N.RMS_NORM,
+            "eps", 129, 128, 2, 1, 64, rope=True, norm=norm,
             pre=QKNormConfig(None, N.RMS_NORM, 1e-5), post=QKNormConfig(N.RMS_NORM, N.LAYER_NORM, 0.5),
         )  # fmt: skip
         call = dataclasses.replace(random_call(case), norm_eps=2.0)
@@ -297,6 +298,22 @@ def test_sums_are_taken_where_they_say(rope):
     same, other = (projected, stored) if rope else (stored, projected)
     assert torch.allclose(found, same, rtol=2.0**-16, atol=0)
     assert not torch.allclose(found, other, rtol=2.0**-16, atol=0)
+
+
+@pytest.mark.parametrize("dtype", [E4M3, E5M2])
+@pytest.mark.parametrize(("lowest", "highest"), [(-24.0, 40.0), (-40.0, 24.0), (8.0, 9.0), (None, 26.0)])
+def test_quotients_are_clamped_where_the_call_says(dtype, lowest, highest):
+    """`fp8_min` and `fp8_max` need not mirror each other; without the first it is the second's negative."""
+    case = QKVCase("clamp", 130, 256, 3, 2, 64, cache="flat", cache_dtype=dtype)
+    call = dataclasses.replace(random_call(case), fp8_min=lowest, fp8_max=highest)
+    result, after = run(case, call)
+    _, k, v = result.split([192, 128, 128], -1)
+    for values, cache, scale in ((k, after.k_cache, 0.013), (v, after.v_cache, 0.02)):
+        quotients = values.float() * (1 / torch.tensor(scale))
+        assert quotients.min() < -40
+        assert quotients.max() > 40
+        clamped = quotients.clamp(-highest if lowest is None else lowest, highest).to(dtype)
+        assert torch.equal(cache[:, :130].view(torch.uint8), clamped.view(torch.uint8))
 
 
 def test_padding_is_not_read():
