@@ -80,7 +80,7 @@ def test_decode_a_checkpoint_published_and_converted(saved, tmp_path, capsys):
         (["--tp", "1", "--batch", "128"], "batch 128 with 128 heads per rank does not fit"),
         (["--blocks", "2"], "3 prompts with 16 tokens each need 13 cache blocks of 8 positions; 2 are free"),
         (["--ids", "1,256"], "prompt 0 has token 256; accepted: 0 to 255"),
-        (["--ids", "1,x"], "'1,x'; accepted: token ids with commas between"),
+        (["--ids", "1,x"], "'1,x'; accepted: comma-separated token ids"),
         (["--prompt", ""], "prompt 0 is empty; accepted: at least one token"),
         (["--checkpoint", "/nowhere"], "/nowhere: expected: a folder with config.json; found: none"),
         (["--report", "/nowhere/report.html"], "there is no folder /nowhere"),

@@ -1,7 +1,7 @@
-"""Converts a published DeepSeek-V3.2 checkpoint (the hub's layout) once to the layouts that the kernels take.
+"""Converts a published DeepSeek-V3.2 checkpoint (Hugging Face layout) to the layouts of the kernels.
 
-fp8 matrices are dequantised with their block scales. The result serves any number of ranks. An interrupted conversion
-goes on where it stopped; the destination appears when it is whole.
+fp8 matrices are dequantised with their block scales. One result serves any number of ranks. An interrupted conversion
+resumes where it stopped; the destination folder exists only once it is complete.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = OneLineParser("convert", __doc__, _EXAMPLES)
     parser.add_argument("source", type=file_name, help="folder with config.json and safetensors files")
-    parser.add_argument("destination", type=file_name, help="the folder to make")
-    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the model (default bfloat16)")
+    parser.add_argument("destination", type=file_name, help="folder to create")
+    parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of the weights (default bfloat16)")
     options = parser.parse_args(arguments)
     source, destination = caller_path(options.source), caller_path(options.destination)
     try:

@@ -1,8 +1,8 @@
 """Generates tokens greedily for a batch of prompts, and predicts the device time of DeepSeek-V3.2's decode step.
 
-Prompts are taken in on the reference path, then every token of all sequences is one step on the simulated kernels. A
-tiny random model stands in where no checkpoint is given: tokens are bytes, and what it says means nothing. Under
-torchrun each process is one rank. Device times are predictions for the published model, or the checkpoint's.
+Prefill runs in torch; each decode step of all sequences runs on the simulated kernels. Without --checkpoint the model
+is tiny and random: tokens are bytes, and its text means nothing. Under torchrun each process is one rank. Device times
+are predictions for the published model, or for the model of --checkpoint.
 """
 
 from __future__ import annotations
@@ -67,32 +67,40 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> OneLineParser:
     parser = OneLineParser("decode", __doc__, _EXAMPLES)
-    what = parser.add_argument_group("what is generated")
-    what.add_argument("--prompt", action="append", metavar="TEXT", help="a prompt, its bytes as tokens; repeatable")
-    what.add_argument("--ids", action="append", type=token_ids, metavar="N,N", help="a prompt of token ids; repeatable")
-    what.add_argument("--tokens", type=integer(1), default=16, metavar="N", help="to generate for each (default 16)")
+    what = parser.add_argument_group("generation")
+    what.add_argument("--prompt", action="append", metavar="TEXT", help="a prompt, one token per byte; may be repeated")
     what.add_argument(
-        "--checkpoint", type=file_name, metavar="FOLDER", help="published or converted; else tiny, random"
+        "--ids", action="append", type=token_ids, metavar="N,N", help="a prompt as token ids; may be repeated"
     )
-    what.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="of the model (default bfloat16)")
-    what.add_argument("--ranks", type=integer(1, 128), default=1, metavar="N", help="in this process (default 1)")
-    what.add_argument("--block-size", type=integer(1), default=8, metavar="N", help="cache positions (default 8)")
-    what.add_argument("--blocks", type=integer(1), metavar="N", help="of the cache (default: as many as are needed)")
-    time = parser.add_argument_group("what is predicted")
-    time.add_argument("--tp", type=integer(1, 128), default=16, metavar="N", help="ranks (default 16)")
+    what.add_argument(
+        "--tokens", type=integer(1), default=16, metavar="N", help="tokens to generate per prompt (default 16)"
+    )
+    what.add_argument(
+        "--checkpoint", type=file_name, metavar="FOLDER", help="published or converted (default: a tiny random model)"
+    )
+    what.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="type of the weights (default bfloat16)")
+    what.add_argument("--ranks", type=integer(1, 128), default=1, metavar="N", help="ranks in this process (default 1)")
+    what.add_argument(
+        "--block-size", type=integer(1), default=8, metavar="N", help="positions of a cache block (default 8)"
+    )
+    what.add_argument("--blocks", type=integer(1), metavar="N", help="cache blocks (default: as many as needed)")
+    time = parser.add_argument_group("predicted times")
+    time.add_argument("--tp", type=integer(1, 128), default=16, metavar="N", help="tensor-parallel ranks (default 16)")
     time.add_argument("--batch", type=integer(1, 128), default=16, metavar="N", help="sequences (default 16)")
-    time.add_argument("--context", type=integer(1), default=4096, metavar="N", help="cached positions (default 4096)")
-    time.add_argument("--report", type=file_name, metavar="FILE", help="write mla_decode's timeline as HTML")
-    time.add_argument("--lnc", type=integer(1, 2), default=1, metavar="N", help="cores of a rank (default 1)")
-    parser.add_argument("--target", choices=("trn2", "trn3"), default="trn2", help="of both (default trn2)")
+    time.add_argument(
+        "--context", type=integer(1), default=4096, metavar="N", help="positions per sequence (default 4096)"
+    )
+    time.add_argument("--report", type=file_name, metavar="FILE", help="write mla_decode's predicted timeline as HTML")
+    time.add_argument("--lnc", type=integer(1, 2), default=1, metavar="N", help="cores per rank (default 1)")
+    parser.add_argument("--target", choices=("trn2", "trn3"), default="trn2", help="simulated device (default trn2)")
     return parser
 
 
 def token_ids(text: str) -> list[int]:
-    """An argument type: integers with commas between."""
+    """An argument type: comma-separated integers."""
     parts = text.split(",")
     if not all(part.isascii() and part.isdecimal() for part in parts):
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: token ids with commas between")
+        raise argparse.ArgumentTypeError(f"{text!r}; accepted: comma-separated token ids")
     return [int(part) for part in parts]
 
 

@@ -90,7 +90,7 @@ def test_command(published, tmp_path, capsys):
         assert f"{out}: transformer, transformer_2, 88 tensors" in capsys.readouterr().out
     for arguments, words in (
         ([published, tmp_path / "b", "--bf16", "attn9"], "projection 'attn9'; accepted: attn1.to_qkv"),
-        ([published, tmp_path / "b", "--bf16", ","], "names with commas between"),
+        ([published, tmp_path / "b", "--bf16", ","], "comma-separated names"),
         ([tmp_path / "absent", tmp_path / "b"], "expected: a folder with transformer"),
         ([published, out], "is of another conversion; precisions: "),
     ):

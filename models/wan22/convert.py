@@ -1,7 +1,7 @@
-"""Converts a published Wan2.2 checkpoint (diffusers' layout) once to the layouts that the kernels take.
+"""Converts a published Wan2.2 checkpoint (diffusers' layout) to the layouts of the kernels.
 
-Both experts' projections become fp8 codes with a scale per output channel, or stay bf16 where --bf16 says so. An
-interrupted conversion goes on where it stopped; the destination appears when it is whole.
+Both experts' projections become fp8 codes with one scale per output channel; those named by --bf16 stay bf16. An
+interrupted conversion resumes where it stopped; the destination folder exists only once it is complete.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = OneLineParser("convert", __doc__, _EXAMPLES)
     parser.add_argument("source", type=file_name, help="folder with transformer (and transformer_2), or one of them")
-    parser.add_argument("destination", type=file_name, help="the folder to make")
+    parser.add_argument("destination", type=file_name, help="folder to create")
     parser.add_argument(
-        "--bf16", type=names, default=(), metavar="NAMES", help="projections to keep in bf16, with commas between"
+        "--bf16", type=names, default=(), metavar="NAMES", help="projections to keep in bf16, comma-separated"
     )
     options = parser.parse_args(arguments)
     source, destination = caller_path(options.source), caller_path(options.destination)
@@ -43,10 +43,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def names(text: str) -> tuple[str, ...]:
-    """An argument type: names with commas between."""
+    """An argument type: comma-separated names."""
     found = tuple(text.split(","))
     if not all(found):
-        raise argparse.ArgumentTypeError(f"{text!r}; accepted: names with commas between")
+        raise argparse.ArgumentTypeError(f"{text!r}; accepted: comma-separated names")
     return found
 
 

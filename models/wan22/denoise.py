@@ -1,8 +1,8 @@
-"""Denoises a few steps with a tiny random Wan2.2 (two experts) on the simulator, and writes the frames as a PNG strip.
+"""Runs a few denoising steps of a tiny random Wan2.2 (two experts) on the simulator, and writes the frames to a PNG.
 
-There are no VAE weights here: a fixed projection of the latents to colours stands in for the decoder, and random
-weights depict nothing. What the pictures are for is --ab: bf16 above ROW_MX from the same noise, with PSNR and SSIM
-per frame. Device times are predictions of the simulator for Wan2.2 A14B, 720p x 81 frames.
+Then prints predicted device times of Wan2.2 A14B at 720p x 81 frames. The pictures show nothing meaningful: weights are
+random, and a fixed projection to colours replaces the VAE decoder. They serve to compare precisions: --ab runs bf16 and
+ROW_MX from the same noise, writes bf16 in the top row and ROW_MX below, and prints PSNR and SSIM per frame.
 """
 
 from __future__ import annotations
@@ -82,21 +82,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _parser() -> OneLineParser:
     parser = OneLineParser("denoise", __doc__, _EXAMPLES)
-    parser.add_argument("--ab", action="store_true", help="run bf16 and ROW_MX from the same noise and compare")
+    parser.add_argument("--ab", action="store_true", help="compare bf16 (top row) with ROW_MX (bottom row)")
     parser.add_argument(
         "--out", type=file_name, default="frames.png", metavar="FILE", help="PNG to write (default frames.png)"
     )
     parser.add_argument(
-        "--report", type=file_name, metavar="FOLDER", help="folder for an HTML report of each launch's timeline"
+        "--report",
+        type=file_name,
+        metavar="FOLDER",
+        help="write an HTML report of each launch's timeline to this folder",
     )
     numbers = (
-        ("--steps", 1, 100, 4, "steps of the scheduler"),
+        ("--steps", 1, 100, 4, "denoising steps"),
         ("--frames", 1, 16, 3, "latent frames"),
         ("--height", 1, 64, 8, "latent height in patches of 2"),
         ("--width", 1, 64, 10, "latent width in patches of 2"),
-        ("--seed", 0, LARGEST_INTEGER, 0, "of weights, noise and prompt"),
-        ("--tp", 1, 64, 4, "ranks that share heads, in the prediction"),
-        ("--cp", 1, 64, 8, "groups of them that share tokens, in the prediction"),
+        ("--seed", 0, LARGEST_INTEGER, 0, "random seed of weights, noise and prompt"),
+        ("--tp", 1, 64, 4, "tensor-parallel ranks of the predicted times"),
+        ("--cp", 1, 64, 8, "context-parallel groups of the predicted times"),
     )
     for name, least, most, default, meaning in numbers:
         parser.add_argument(

@@ -21,10 +21,10 @@ from models.wan22.projections import all_bf16
 from models.wan22.random_checkpoint import write_checkpoint
 
 HEADINGS = {
-    "in_chain": "One after the other",
-    "alone": "Projections alone, given diffusers' inputs to them",
-    "blocks": "Blocks, given diffusers' tokens before them",
-    "updates": "What blocks add to their tokens",
+    "in_chain": "Whole layer, errors accumulate",
+    "alone": "Each projection alone, with diffusers' inputs",
+    "blocks": "Block alone, with diffusers' input tokens",
+    "updates": "Block alone, output minus input",
 }
 BF16_COSINE, PROJECTION_COSINE, BLOCK_COSINE = 0.99999, 0.999, 0.998
 
