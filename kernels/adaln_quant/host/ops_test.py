@@ -21,8 +21,10 @@ def same_bits(one, other):
 
 @pytest.mark.parametrize("modulation", [BATCH, TOKEN])
 @pytest.mark.parametrize("quant", ["row", None])
-def test_modulate(modulation, quant):
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_modulate(modulation, quant, dtype):
     x, scale, shift = operands(modulation)
+    x = x.to(dtype)
     torch.library.opcheck(ops.modulate, (x, scale, shift), {"quant": quant, "lnc": 1}, test_utils=CHECKS)
     found = torch.ops.adaln_quant.modulate(x, scale, shift, 0.5, quant, lnc=1)
     assert same_bits(found, adaln_modulate(x, scale, shift, 0.5, quant, lnc=1))
@@ -65,6 +67,10 @@ def test_a_compiled_layer_calls_the_ops():
     compiled = torch.compile(layer, backend="aot_eager", fullgraph=True)(x)
     assert same_bits(compiled, found)
     assert not compiled.requires_grad
+    torch._dynamo.reset()
+    traced = torch.compile(layer, backend="aot_eager", fullgraph=True)(x.clone().requires_grad_())
+    assert same_bits(traced, found)
+    assert not traced.requires_grad
 
 
 @pytest.mark.parametrize("strict", [False, True])

@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import math
 import os
 
 import pytest
@@ -12,6 +13,7 @@ from common import row_mx
 from common.platform_target import TARGET_VARIABLE
 from kernels.adaln_quant import adaln_modulate, row_quantize_packed
 from kernels.adaln_quant.host import launch
+from kernels.adaln_quant.host.call import adaln_operands, quantise_operands
 from kernels.adaln_quant.oracle import cases, compare
 from kernels.adaln_quant.oracle.cases import BATCH, BF16, NONE, TOKEN, Case
 
@@ -60,12 +62,25 @@ def test_eps_is_taken():
     assert not compare.compare(adaln_modulate(**tiny), operands, eps=0.25).accepted
 
 
+@pytest.mark.parametrize("eps", [2.0**-87, 2.0**96])
+def test_eps_at_the_ends_of_its_range(eps):
+    """The root is right there, for rows without variance and for those of the largest."""
+    call = arguments(quant=None)
+    call["x"] = torch.full((2, 6, 256), 2.0**48) * torch.tensor([1.0, -1.0]).repeat(128)
+    call["x"][:, 3] = 7.0
+    result = adaln_modulate(**call, eps=eps)
+    assert compare.compare(result, cases.Operands(call["x"], call["scale"], call["shift"]), eps).accepted
+
+
 def test_views_and_parameters_are_taken():
     call = arguments()
     expected = adaln_modulate(**call)
     call["x"] = call["x"].transpose(0, 1).contiguous().transpose(0, 1)
     call["scale"] = torch.stack([call["scale"], call["scale"]], dim=-1)[..., 0]
     call["shift"] = torch.nn.Parameter(call["shift"])
+    operands = (*adaln_operands(**call, eps=1e-6, target="trn3", lnc=2), *quantise_operands(call["x"], "trn3", 2))
+    # On a device the kernel takes them as they lie.
+    assert all(operand.is_contiguous() for operand in operands if torch.is_tensor(operand))
     result = adaln_modulate(**call)
     assert not result.requires_grad
     assert torch.equal(result.view(torch.uint8), expected.view(torch.uint8))
@@ -79,6 +94,19 @@ def test_environment_is_restored(before, monkeypatch):
         monkeypatch.setenv(TARGET_VARIABLE, before)
     adaln_modulate(**arguments())
     assert os.environ.get(TARGET_VARIABLE) == before
+
+
+@pytest.mark.parametrize("target", ["trn2", "trn3"])
+def test_the_simulator_is_told_the_target(target, monkeypatch):
+    simulate, told = nki.simulate, []
+
+    def tell(kernel):
+        told.append(os.environ.get(TARGET_VARIABLE))
+        return simulate(kernel)
+
+    monkeypatch.setattr(nki, "simulate", tell)
+    adaln_modulate(**arguments(quant=None), target=target)
+    assert told == [target]
 
 
 class DeviceTensor(torch.Tensor):
@@ -100,6 +128,7 @@ class DeviceTensor(torch.Tensor):
 def test_other_devices_get_the_kernel_itself(monkeypatch):
     class Launched:
         def __getitem__(self, lnc):
+            assert not torch.is_grad_enabled()
             return lambda *operands: (lnc, operands)
 
     monkeypatch.setattr(launch, "adaln", Launched())
@@ -121,6 +150,7 @@ def test_other_devices_get_the_kernel_itself(monkeypatch):
 INF, NAN = float("inf"), float("nan")
 X = torch.zeros(2, 6, 256)
 JAGGED = torch.nested.nested_tensor([torch.ones(256)], layout=torch.jagged)
+NESTED = torch.nested.nested_tensor([torch.ones(6, 256)] * 2)
 NEGATED = torch.ones(2, 6, 256, dtype=torch.complex64).conj().imag
 
 
@@ -151,6 +181,7 @@ EITHER = [
     ),
     ({"x": X.to("meta")}, ValueError, "x is on device meta and has no values"),
     ({"x": X.to_sparse()}, TypeError, "x is torch.sparse_coo; accepted: a strided tensor"),
+    ({"x": NESTED}, TypeError, "x is nested; accepted: a strided tensor"),
     ({"x": NEGATED}, ValueError, r"x is a negated view; accepted: its resolve_neg\(\)"),
     *(
         (damaged("x", (1, 4, 9), value), ValueError, rf"x has {value} at \[1, 4, 9\]; accepted: finite values")
@@ -198,6 +229,8 @@ MODULATION = [
     ({"eps": -1e-6}, ValueError, "eps is -1e-06; accepted"),
     ({"eps": NAN}, ValueError, "eps is nan; accepted"),
     ({"eps": 1e-30}, ValueError, "eps is 1e-30; accepted"),
+    ({"eps": math.nextafter(2.0**-87, 0)}, ValueError, "eps is 6.46.*e-27; accepted"),
+    ({"eps": math.nextafter(2.0**96, INF)}, ValueError, r"eps is 7.92.*e\+28; accepted"),
     ({"eps": 10**400}, ValueError, "eps is an integer of 1329 bits; accepted"),
     ({"eps": "1e-6"}, TypeError, "eps is '1e-6'; accepted: a number"),
     ({"eps": True}, TypeError, "eps is True; accepted: a number"),
