@@ -19,6 +19,13 @@ CASES = {
     "mscale_not_all_dim": dataclasses.replace(PUBLISHED, yarn=dataclasses.replace(YARN, mscale=0.7)),
     "factor_1": dataclasses.replace(PUBLISHED, yarn=dataclasses.replace(YARN, factor=1.0)),
     "steep": dataclasses.replace(PUBLISHED, yarn=dataclasses.replace(YARN, beta_fast=1.0)),
+    "factor_below_1": dataclasses.replace(PUBLISHED, yarn=dataclasses.replace(YARN, factor=0.5, mscale=0.7)),
+    "ramp_to_the_end": dataclasses.replace(
+        PUBLISHED, yarn=dataclasses.replace(YARN, original_max_position_embeddings=131_072)
+    ),
+    "ramp_without_width": dataclasses.replace(
+        PUBLISHED, yarn=dataclasses.replace(YARN, original_max_position_embeddings=6)
+    ),
     "plain": dataclasses.replace(PUBLISHED, yarn=None),
 }
 

@@ -264,6 +264,7 @@ def test_bad_arguments(oracles):
         (lambda: model(latents, timestep.to("meta"), prompt), "timestep is torch.strided on meta; accepted"),
         (lambda: model(latents[:1], timestep[:1], prompt), "prompt is of batch 2; accepted: 1"),
         (lambda: model(latents, timestep, dataclasses.replace(prompt, expert="transformer_2")), "prompt is of transf"),
+        (lambda: model(latents, timestep, dataclasses.replace(prompt, keys=())), "prompt is of transformer, 0 blocks"),
         (lambda: model.encode(inputs.text[..., :63]), r"text is \[2, 16, 63\].*accepted: a tensor \[\*, \*, 64\]"),
         (lambda: model.encode(inputs.text, inputs.text), "image is given; accepted: None"),
         (lambda: WanDiT.load(converted(folder), "transformer_2"), "expert is 'transformer_2'; accepted: transformer "),
