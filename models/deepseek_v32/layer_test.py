@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kernels.mla_decode.oracle.front_reference import rotate
-from models.deepseek_v32 import checkpoint, rope
+from models.deepseek_v32 import checkpoint, indexer, mlp, rope
 from models.deepseek_v32.compare import measure
 from models.deepseek_v32.testing import (
     chosen,
@@ -24,6 +24,7 @@ from models.deepseek_v32.tiny import TINY
 
 BF16, FP32 = torch.bfloat16, torch.float32
 TOKENS, PREFILLED = 100, 36
+CHOICES = ("selected", "experts", "expert_weights")
 
 
 @pytest.fixture(scope="module")
@@ -45,7 +46,7 @@ def test_bf16(layer, inputs):
         same &= require_good_experts(layer, made, expected)
     print(f"layer {layer}: {int(same.sum())} of {TOKENS} tokens with the same choices")
     assert same.float().mean() > 0.85
-    for name in sorted(expected.keys() - {"selected", "experts", "expert_weights"}):
+    for name in sorted(expected.keys() - {*CHOICES}):
         difference = measure(made[name][same], expected[name][same], BF16)
         print(f"  {name}: {difference}")
         assert difference.cosine > 0.9999, (name, difference)
@@ -53,6 +54,38 @@ def test_bf16(layer, inputs):
         measure(made["layer"][PREFILLED:][same[PREFILLED:]], expected["layer"][PREFILLED:][same[PREFILLED:]]).cosine
         > 0.9999
     )
+
+
+@pytest.mark.parametrize("layer", range(TINY.num_hidden_layers))
+def test_bf16_given_transformers_choices(layer, inputs, monkeypatch):
+    """Told which positions and experts to take, every token keeps cosine 0.9999: only near ties set layers apart."""
+    hidden, prefix = inputs[layer].to(BF16), f"layers.{layer}."
+    expected = run_oracle_layer(tiny_oracle(), layer, hidden)
+    to_come = list(range(TOKENS))
+
+    def their_positions(_config, _queries, _head_weights, _index_keys, step):
+        theirs = expected[f"{prefix}selected"][step.positions.long()].int()
+        return theirs.masked_fill(theirs > step.positions[:, None], indexer.NO_POSITION)
+
+    def their_experts(_config, _weights, x):
+        rows = [to_come.pop(0) for _ in x]
+        return mlp.Routing(expected[f"{prefix}experts"][rows], expected[f"{prefix}expert_weights"][rows])
+
+    monkeypatch.setattr(indexer, "select", their_positions)
+    monkeypatch.setattr(mlp, "route", their_experts)
+    made = run_our_layer(TINY, [tiny_weights(BF16).layers[layer]], layer, hidden, range(PREFILLED, TOKENS))
+    for name in ("attention", "mlp", "layer"):
+        difference = measure(made[prefix + name], expected[prefix + name], BF16)
+        print(f"layer {layer}, all {TOKENS} tokens, {name}: {difference}")
+        assert difference.cosine > 0.9999, (name, difference)
+
+
+def test_what_chooses_is_computed_in_fp32():
+    """Scores of heads, and with them the selection, do not depend on how bf16 rounds."""
+    weights = tiny_weights(BF16).layers[1].indexer
+    x = torch.randn(50, TINY.hidden_size, generator=torch.Generator().manual_seed(2)).to(BF16)
+    exact = x.double() @ weights.head_weights.double().T * (TINY.index_n_heads * TINY.index_head_dim) ** -0.5
+    assert measure(indexer.weigh_heads(TINY, weights, x).double(), exact).relative_rms < 1e-6
 
 
 def require_near_ties(made, expected):

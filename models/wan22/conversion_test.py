@@ -68,6 +68,22 @@ def test_values(published, tmp_path):
             assert torch.equal(read(f"{expert}.{name}"), source[name].float())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_weights_of_other_types(published, tmp_path, dtype):
+    """They are quantised as they are, not by way of bf16."""
+
+    def widen(tensors, name):
+        shape, generator = tensors[name].shape, torch.Generator().manual_seed(5)
+        tensors[name] = torch.randn(shape, generator=generator).to(dtype)
+
+    folder = changed(published, tmp_path, widen)
+    convert_checkpoint(folder, tmp_path / "out")
+    name, read = "blocks.0.ffn.net.2.weight", open_wan(tmp_path / "out").checkpoint.read
+    codes, scales = row_mx.quantise_columns(tensors_of(folder)[name].T)
+    assert torch.equal(read(f"transformer.{name}").view(torch.uint8), row_mx.pack_weight(codes).view(torch.uint8))
+    assert torch.equal(read(f"transformer.{name}_scales"), scales)
+
+
 def test_what_diffusers_keeps_in_fp32_is_kept_in_fp32():
     """Of everything that is no projection of a block."""
     config = dataclasses.replace(T2V_A14B, num_layers=1, image_dim=64, added_kv_proj_dim=5120)
@@ -184,9 +200,17 @@ def test_a_checkpoint_of_another_model_is_not_opened(published, tmp_path):
     manifest.write_text(whole.replace('"num_layers": 1', f'"num_layers": {10**30}'))
     with pytest.raises(CheckpointError, match=r"expected: transformer\.blocks\.1\..*; found: 92 tensors, none of this"):
         open_wan(tmp_path / "out")
-    manifest.write_text(whole.replace('"row_mx"', '"mxfp4"'))
-    with pytest.raises(CheckpointError, match="expected: a converted Wan checkpoint"):
-        open_wan(tmp_path / "out")
+    experts = json.dumps(["transformer", "transformer_2"])
+    described = json.dumps(json.loads(whole))
+    for other in (
+        described.replace('"row_mx"', '"mxfp4"'),
+        described.replace(experts, json.dumps(["transformer_2", "transformer"])),
+        described.replace(experts, "[]"),
+    ):
+        assert other != described
+        manifest.write_text(other)
+        with pytest.raises(CheckpointError, match="expected: a converted Wan checkpoint"):
+            open_wan(tmp_path / "out")
 
 
 MEASURED = """
