@@ -87,7 +87,7 @@ QKV_CTE = Subject(
 def _plan_mla(values: Values, hardware: Hardware) -> mla_plan.Plan:
     tokens, heads, keys, latent, hidden, lnc = _sizes(values, "tokens", "heads", "keys", "latent", "hidden", "lnc")
     dims = MlaDims(tokens, heads, keys, kv_lora_rank=latent, hidden=hidden, cores=lnc)
-    flags = ("head-major", "latent-bands", "per-token-tails", "late-weighted-sum")
+    flags = ("head-major", "latent-bands", "per-token-tails", "stationary-weights", "late-weighted-sum")
     other = Schedule(**{name.replace("-", "_"): _flag(values, name) for name in flags})
     return mla_plan.make(dims, hardware, values["dma-chunks"], group_tokens=values["group"], schedule=other)
 
@@ -117,6 +117,7 @@ MLA_DECODE = Subject(
         Knob("head-major", 0, 0, "1: softmax with heads on partitions"),
         Knob("latent-bands", 0, 0, "1: latent tiles on 32-partition bands"),
         Knob("per-token-tails", 0, 0, "1: o-projection a token at a time"),
+        Knob("stationary-weights", 0, 0, "1: weighted sums as products of weights and rows"),
         Knob("late-weighted-sum", 0, 0, "1: weighted sums behind the next group's first scores"),
     ),
     plan=_plan_mla,

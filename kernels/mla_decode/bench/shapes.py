@@ -36,12 +36,13 @@ VALUES_LIMIT = 2**16
 """Selected keys of a step up to which values are computed: twice the production shape's, a few seconds."""
 
 BASELINES = {
-    "head-major": Schedule(head_major=True),
-    "bands": Schedule(head_major=True, latent_bands=True),
-    "token tails": Schedule(per_token_tails=True),
-    "late sums": Schedule(late_weighted_sum=True),
+    "seed": Schedule(stationary_weights=True),
+    "head-major": Schedule(stationary_weights=True, head_major=True),
+    "bands": Schedule(stationary_weights=True, head_major=True, latent_bands=True),
+    "token tails": Schedule(stationary_weights=True, per_token_tails=True),
+    "late sums": Schedule(stationary_weights=True, late_weighted_sum=True),
 }
-"""The schedules that the seed measured against its own, by the name that tables and JSON give them."""
+"""The seed's schedule and those that it measured against it, by the name that tables and JSON give them."""
 
 REPEATS = 3
 """Runs of which the shortest counts as host time."""

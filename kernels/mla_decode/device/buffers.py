@@ -57,7 +57,8 @@ class Buffers(NKIObject):
         features: [128 features, L + 1, 128 T keys], feature-major keys, rope last.
         key_major, head_major: one of them, as the schedule says; the other is None.
         weights: [128 keys, g, T + 1, h], softmax numerators.
-        latent: [h, kv_lora_rank], one token's attention output.
+        latent: [h, kv_lora_rank], one token's attention output; None unless weights are stationary.
+        inverse_sum: [128, h] fp32, one over a token's denominators, on every partition.
         latent_features: [128, L, h, n_tokens], all tokens' attention outputs, latent-major.
         values: [v_head_dim, cores, h, n_tokens], what the o-projection reads: each core's part, and the other's.
     """
@@ -73,7 +74,7 @@ class Buffers(NKIObject):
     key_major: KeyMajor | None
     head_major: HeadMajor | None
     weights: NkiTensor
-    latent: NkiTensor
+    latent: NkiTensor | None
     inverse_sum: NkiTensor
     latent_features: NkiTensor
     values: NkiTensor
@@ -98,6 +99,9 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         packed = rotating(
             config, "packed", min(PACKED_BUFFERS, tokens), (P_MAX, tiles, packed_row_bytes(config)), nl.uint8
         )
+    latent = None
+    if config.schedule.stationary_weights:
+        latent = place(config, "latent", (heads, config.kv_lora_rank), dtype)
     key_major, head_major = None, None
     if config.schedule.head_major:
         head_major = allocate_head_major(config, dtype)
@@ -117,8 +121,8 @@ def allocate(config: AttentionConfig, dtype: str) -> Buffers:
         key_major=key_major,
         head_major=head_major,
         weights=place(config, "weights", (P_MAX, group, tiles + 1, heads), dtype),
-        latent=place(config, "latent", (heads, config.kv_lora_rank), dtype),
-        inverse_sum=place(config, "inverse_sum", (heads, 1), nl.float32),
+        latent=latent,
+        inverse_sum=place(config, "inverse_sum", (P_MAX, heads), nl.float32),
         latent_features=place(config, "latent_features", (P_MAX, latents, heads, tokens), dtype),
         values=place(config, "values", (config.v_head_dim, config.cores, heads, tokens), dtype),
         absorb=rotating(config, "absorb", min(WEIGHT_BUFFERS, heads), (config.v_head_dim, config.kv_lora_rank), dtype),

@@ -33,17 +33,21 @@ MASKED_SCORE = -3.0e38
 class Schedule(NKIObject):
     """Other ways to run a step, each tried and slower or neutral; they are here to be measured again.
 
+    The seed's kernel is `Schedule(stationary_weights=True)`.
+
     Attributes:
         head_major: scores and softmax with heads on partitions, not keys.
         latent_bands: score products of a latent tile in 32 partitions of their own, added up afterwards, rather than
             one PSUM accumulation. Only with head_major, up to 32 heads and 2 to 4 latent tiles.
         per_token_tails: out-absorb and o-projection a token at a time, reading their weights for each.
+        stationary_weights: the weighted sum as a product of weights and rows, not of rows and weights.
         late_weighted_sum: a group's weighted sums issued once the next group's first token has its scores.
     """
 
     head_major: bool = False
     latent_bands: bool = False
     per_token_tails: bool = False
+    stationary_weights: bool = False
     late_weighted_sum: bool = False
 
 

@@ -132,7 +132,8 @@ def test_a_token_does_not_depend_on_its_neighbours():
         (Schedule(head_major=True), 1, 4),
         (Schedule(head_major=True, latent_bands=True), 2, None),
         (Schedule(late_weighted_sum=True), 1, 1),
-        (Schedule(True, True, True, True), 1, 4),
+        (Schedule(stationary_weights=True), 1, 4),
+        (Schedule(True, True, True, True, True), 1, 4),
     ],
 )
 def test_garbage_stays_where_it_is_in_every_schedule(schedule, chunks, group, garbage):

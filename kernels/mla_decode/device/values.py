@@ -5,70 +5,74 @@ import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers
 from kernels.mla_decode.device.config import P_MAX, AttentionConfig
 from kernels.mla_decode.device.placing import bank
+from kernels.mla_decode.device.stationary_weights import sum_by_weights
 from kernels.mla_decode.device.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
 
 SUM_BANKS = (5, 6)
 """PSUM banks that weighted sums take in turn."""
 
-LATENT_BANK = 7
-"""PSUM bank of a denominator, then of the transposed output."""
-
-
-def weighted_sum(
-    config: AttentionConfig, buffers: Buffers, rows: NkiTensor, kv_row_cur: NkiTensor, token: int, slot: int
-) -> None:
-    """One token's attention output in the latent space, feature-major.
-
-    latent[h, c] = sum over keys of weights * latent part of its row / sum over keys of weights
-    latent_features[f, part, h, token] = latent[h, 128 part + f]
-
-    The token-major rows are what the gather brought: the weights, keys on partitions, are stationary over them.
-    """
-    tiles, heads = prior_tiles(config), config.n_heads
-    first, stop = config.rope, config.rope + config.kv_lora_rank
-    current = buffers.current[token % len(buffers.current)]
-    nisa.dma_copy(dst=current, src=kv_row_cur[token : token + 1, :])
-    total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)
-    for tile in range(tiles):
-        nisa.nc_matmul(
-            dst=total,
-            stationary=buffers.weights[:, slot, tile, :],
-            moving=rows[:, tile, first:stop],
-            accumulate=tile > 0,
-        )
-    nisa.nc_matmul(
-        dst=total,
-        stationary=buffers.weights[0:1, slot, tiles, :],
-        moving=current[:, first:stop],
-        accumulate=True,
-    )
-    nisa.reciprocal(dst=buffers.inverse_sum, data=denominator(config, buffers, slot))
-    nisa.tensor_scalar(dst=buffers.latent, data=total, op0=nl.multiply, operand0=buffers.inverse_sum)
-    turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), buffers.latent.dtype)
-    for part in range(latent_tiles(config)):
-        nisa.nc_transpose(
-            dst=turned[:, part, :],
-            data=buffers.latent[:, part * P_MAX : (part + 1) * P_MAX],
-            engine=nisa.engine.tensor,
-        )
-    nisa.tensor_copy(dst=buffers.latent_features[:, :, :, token], src=turned, engine=nisa.engine.vector)
-
-
-def denominator(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
-    """[h, 1] fp32: what each partition adds to it, added up."""
-    total = bank(LATENT_BANK, (config.n_heads, 1), nl.float32)
-    if buffers.head_major is not None:
-        total = buffers.head_major.sums[:, slot : slot + 1]
-    if buffers.key_major is not None:
-        partial = buffers.key_major.partial[:, slot, :]
-        nisa.nc_matmul(dst=total, stationary=partial, moving=buffers.key_major.ones, accumulate=False)
-    return total
+DENOMINATOR_BANK = 7
+"""PSUM bank of denominators."""
 
 
 def sum_group(
     config: AttentionConfig, buffers: Buffers, gathered: list[NkiTensor], kv_row_cur: NkiTensor, first: int
 ) -> None:
-    """The weighted sums of a group of tokens, `first` on, whose rows are `gathered`."""
+    """The weighted sums of a group of tokens, `first` on, whose rows are `gathered`, in the schedule's way.
+
+    latent_features[f, part, h, token] = sum over keys of weights * latent column 128 part + f of its row, over the sum
+    of weights
+    """
     for slot in range(len(gathered)):
-        weighted_sum(config, buffers, gathered[slot], kv_row_cur, first + slot, slot)
+        token = first + slot
+        current = buffers.current[token % len(buffers.current)]
+        nisa.dma_copy(dst=current, src=kv_row_cur[token : token + 1, :])
+        if config.schedule.stationary_weights:
+            sum_by_weights(config, buffers, gathered[slot], current, token, slot)
+        else:
+            sum_by_rows(config, buffers, gathered[slot], current, token, slot)
+
+
+def sum_by_rows(
+    config: AttentionConfig, buffers: Buffers, rows: NkiTensor, current: NkiTensor, token: int, slot: int
+) -> None:
+    """One token's sum, a latent tile at a time: the rows that the gather brought are stationary under the weights.
+
+    A product takes as long as its moving operand is wide, 64 cycles at least. Heads are few, so that four products of
+    128 rows and 128 latent columns take less than one whose stationary operand is the weights and which moves 512
+    columns; and the sum comes out feature-major, as the tails read it.
+    """
+    tiles, heads = prior_tiles(config), config.n_heads
+    weights = buffers.weights[:, slot, :, :]
+    of_tile = []
+    for tile in range(tiles):
+        of_tile.append(weights[:, tile, :])
+    own = weights[0:1, tiles, :]
+    nisa.reciprocal(dst=buffers.inverse_sum, data=denominators(config, buffers, slot))
+    total = bank(SUM_BANKS[token % len(SUM_BANKS)], (P_MAX, latent_tiles(config), heads), nl.float32)
+    for part in range(latent_tiles(config)):
+        first = config.rope + part * P_MAX
+        latent, stop = total[:, part, :], first + P_MAX
+        for tile in range(tiles):
+            nisa.nc_matmul(dst=latent, stationary=rows[:, tile, first:stop], moving=of_tile[tile], accumulate=tile > 0)
+        nisa.nc_matmul(dst=latent, stationary=current[:, first:stop], moving=own, accumulate=True)
+    inverse = buffers.inverse_sum.expand_dim(1).broadcast(1, latent_tiles(config))
+    nisa.tensor_tensor(dst=buffers.latent_features[:, :, :, token], data1=total, data2=inverse, op=nl.multiply)
+
+
+def denominators(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
+    """[128, h] fp32: on every partition, what all of them add to the denominators."""
+    total = bank(DENOMINATOR_BANK, (P_MAX, config.n_heads), nl.float32)
+    if buffers.head_major is not None:
+        sums = buffers.head_major.sums[:, slot : slot + 1]
+        nisa.nc_transpose(dst=total, data=sums.broadcast(1, P_MAX), engine=nisa.engine.tensor)
+    if buffers.key_major is not None:
+        nisa.nc_matmul(
+            dst=total,
+            stationary=buffers.key_major.ones.broadcast(1, P_MAX),
+            moving=buffers.key_major.partial[:, slot, :],
+            is_stationary_onezero=True,
+            accumulate=False,
+        )
+    return total

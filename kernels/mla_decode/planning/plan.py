@@ -30,22 +30,26 @@ DMA_TRANSPOSE_ALIGNMENT_BYTES = 32
 LARGEST_GROUP = 2
 """Tokens of a softmax group. Its fixed costs are the transposes and products that cross partitions, four small
 instructions, which its tokens share; a larger group makes the next one's scores wait longer for its softmax. Predicted,
-at the production shape on trn2: 383 us in groups of 1, 351 of 2, 354 of 4 (the seed's), with 8 and 16 heads, too."""
+at the production shape on trn2: 322 us in groups of 1, 294 of 2, 296 of 4 (the seed's), with 8 and 16 heads, too."""
+
+LARGEST_GROUP_OF_FEW_KEYS, FEW_KEY_TILES = 4, 4
+"""The same where tokens have few keys, so that its fixed costs weigh more. Predicted, on trn2, with 64 tokens of 512
+keys: 365 us in groups of 2, 330 of 4, 326 of 8; with 16 of them 114, 106 and 108; with 64 of 1,024 keys 575 and 574."""
 
 DMA_TRANSPOSE_FROM_TOKENS = 8
-"""Tokens of a core from which a latent tile transposed by DMA pays. Predicted, at DeepSeek's widths and 2,048 keys: 7 %
-less time with 16 tokens and 1 to 16 heads, 5 to 8 % with up to 128 tokens, nothing with 4, more with 1; a second tile
-pays on trn2 and costs on trn3, a fourth costs on both. GpSimd makes the descriptors of the gathers and of these."""
+"""Tokens of a core from which a latent tile transposed by DMA pays. Predicted, at DeepSeek's widths and 2,048 keys,
+with 8 to 128 tokens and 1 to 16 heads: 3 to 9 % less time on trn2, 1 to 7 % on trn3; with 4 tokens, less on trn2 and
+more on trn3. A second tile costs on both. GpSimd makes the descriptors of the gathers and of these."""
 
-SHARE_HEADS_FROM = 12
+SHARE_HEADS_FROM = 10
 """Heads for each token from which two cores share heads, where they can share either. With half of the tokens a core
 gathers half of the keys, with half of the heads it reads half of the out-absorb. Predicted, at DeepSeek's widths and
-2,048 keys, tokens against heads shared: 185 and 187 us with 2 tokens of 24 heads, 482 and 488 with 8 of 64, 676 and 633
-with 8 of 96, 1,139 and 1,219 with 32 of 128; 20 % less time for tokens with 16 tokens of 1 to 16 heads."""
+2,048 keys on trn2, tokens against heads shared: 136 and 141 us with 2 tokens of 16 heads, 182 and 179 with 2 of 24, 296
+and 285 with 4 of 40, 250 and 371 with 16 of 16."""
 
 SHARE_HEADS_WITH_FRONT_FROM = 4
-"""The same with the front-fold, which with half of the heads reads half of their query weights: 479 and 479 us with 4
-tokens of 16 heads, 658 and 656 with 8 of 32, 598 and 711 with 16 of 16."""
+"""The same with the front-fold, which with half of the heads reads half of their query weights: 382 and 383 us with 2
+tokens of 8 heads, 470 and 463 with 4 of 16, 568 and 654 with 16 of 16."""
 
 LARGEST_PASS_BANKS = 7
 """PSUM banks of an o-projection pass; 7 x 512 columns cover half of DeepSeek's 7168."""
@@ -247,7 +251,8 @@ def _check_schedule(dims: Dims, schedule: Schedule) -> None:
 def _groups(dims: Dims, given: int | None, schedule: Schedule) -> list[tuple[int, int]]:
     """Group sizes of a core's part to try, in order, each with its key buffers: for two groups, then for one."""
     largest = min(dims.n_tokens, P_MAX // dims.n_heads)
-    sizes = range(min(LARGEST_GROUP, largest), 0, -1)
+    most = LARGEST_GROUP_OF_FEW_KEYS if dims.key_tiles <= FEW_KEY_TILES else LARGEST_GROUP
+    sizes = range(min(most, largest), 0, -1)
     if given is not None:
         group = require_int("group_tokens", given, at_least=1)
         if group > largest:
@@ -328,7 +333,7 @@ def _sbuf_map(
         ledger.allocate("own_positions", FP32_BYTES * tokens)
         ledger.allocate("current_rows", item * dims.row_width)
     with ledger.scope("attention"):
-        _attention_buffers(part, ledger, group, key_buffers, chunks)
+        _attention_buffers(part, ledger, group, key_buffers, chunks, schedule)
         _score_buffers(part, ledger, group, schedule)
     with ledger.scope("tails"):
         ledger.allocate("values", item * dims.n_heads * dims.n_tokens)
@@ -340,7 +345,9 @@ def _sbuf_map(
     return ledger.freeze()
 
 
-def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int) -> None:
+def _attention_buffers(
+    dims: Dims, ledger: SbufLedger, group: int, key_buffers: int, chunks: int, schedule: Schedule
+) -> None:
     item, tiles = dims.itemsize, dims.key_tiles
     rotating(ledger, "rows", key_buffers, item * tiles * dims.row_width)
     if dims.fp8_cache:
@@ -350,8 +357,9 @@ def _attention_buffers(dims: Dims, ledger: SbufLedger, group: int, key_buffers: 
     alignment = DMA_TRANSPOSE_ALIGNMENT_BYTES if chunks else SBUF_ALIGNMENT_BYTES
     rotating(ledger, "features", min(KEY_MAJOR_BUFFERS, dims.n_tokens), feature_bytes, alignment)
     ledger.allocate("weights", item * (tiles + 1) * group * dims.n_heads)
-    ledger.allocate("latent", item * dims.kv_lora_rank)
-    ledger.allocate("inverse_sum", FP32_BYTES)
+    if schedule.stationary_weights:
+        ledger.allocate("latent", item * dims.kv_lora_rank)
+    ledger.allocate("inverse_sum", FP32_BYTES * dims.n_heads)
 
 
 def _score_buffers(dims: Dims, ledger: SbufLedger, group: int, schedule: Schedule) -> None:

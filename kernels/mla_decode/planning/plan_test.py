@@ -124,6 +124,12 @@ def test_transposes_by_dma_from_8_tokens_of_a_core_on():
     assert plan.make(Dims(8, 1, 256, fp8_cache=True), TRN3).dma_transposed_chunks == 0
 
 
+def test_softmax_groups_by_keys():
+    for n_prior, group in ((512, 4), (513, 2), (2048, 2)):
+        assert plan.make(Dims(16, 1, n_prior), TRN2).group_tokens == group
+    assert plan.make(Dims(3, 64, 512), TRN2).group_tokens == 2
+
+
 def test_two_cores_share_tokens_unless_heads_are_many_or_tokens_odd():
     for tokens, heads, alone, with_front in (
         (1, 2, "heads", "heads"),
@@ -132,8 +138,8 @@ def test_two_cores_share_tokens_unless_heads_are_many_or_tokens_odd():
         (16, 16, "tokens", "tokens"),
         (2, 7, "tokens", "tokens"),
         (2, 8, "tokens", "heads"),
-        (2, 22, "tokens", "heads"),
-        (2, 24, "heads", "heads"),
+        (2, 18, "tokens", "heads"),
+        (2, 20, "heads", "heads"),
         (2, 127, "tokens", "tokens"),
     ):
         dims = Dims(tokens, heads, 128, kv_lora_rank=128, cores=2)
