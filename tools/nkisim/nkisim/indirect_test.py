@@ -14,6 +14,7 @@ import nki.language
 from nkisim import Options, run
 from nkisim.errors import (
     ArgumentError,
+    DtypeError,
     EngineError,
     NotSimulatedError,
     OutOfBoundsError,
@@ -468,3 +469,18 @@ def test_scalar_operands_chosen_by_a_register_are_recorded_and_checked_one_by_on
     np.testing.assert_array_equal(finished.outputs, x * x[:, 2:3])
     (record,) = [r for r in finished.cores[0].stream if r.op == "tensor_scalar"]
     assert [region.shape for region in record.reads] == [(4, 8), (4, 1)]
+
+
+@pytest.mark.parametrize(("source", "target"), [("int32", "uint32"), ("int32", "float32"), ("int16", "int32")])
+def test_addresses_are_not_calculated_by_index(source: str, target: str) -> None:
+    def build(tile: Any, index: Any) -> None:
+        integers, out = nl.ndarray(tile.shape, source), nl.ndarray((tile.shape[0], 4), target)
+        nisa.memset(integers, 3)
+        nisa.tensor_scalar(out, integers.indirect(index, 4), nl.multiply, 2.0)
+
+    x, index = _random(10, 32, 20), index_of(np.array([1, 3, 10, 4]), 32, 16)
+    if (source, target) == ("int32", "uint32"):
+        with pytest.raises(DtypeError, match="address arithmetic takes no index"):
+            launch(column_kernel, x, index, build)
+    else:
+        launch(column_kernel, x, index, build)

@@ -215,6 +215,8 @@ def _plan_tensor_scalar(
         check_operand(call, operand, op, value, data)
     rules.gpsimd_reach(call, chosen, dst=dst, data=data, operand0=operand0, operand1=operand1)
     indirection.check(call, chosen, dst, "data", data)
+    if not first.is_bitvec:
+        indirection.check_no_addresses(call, dst, data)
     return first, second, chosen, (first.name, second.name if second is not None else None)
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from nkisim import dtypes
 from nkisim.enums import engine as Engine
-from nkisim.errors import EngineError, PartitionError, WrongBufferError
+from nkisim.errors import DtypeError, EngineError, PartitionError, WrongBufferError
 from nkisim.indirect import COLUMNS
 from nkisim.isa import rules
 from nkisim.tensor import NkiTensor
@@ -32,6 +33,20 @@ def check(call: str, chosen: Engine, dst: NkiTensor, operand: str, source: NkiTe
         if expected is None and gathers:
             expected = source.indirection.by.start_partition
         _check_starts(call, "dst", dst, operand, expected)
+
+
+def check_no_addresses(call: str, dst: NkiTensor, data: NkiTensor) -> None:
+    """Not with 32-bit integers, whose arithmetic on addresses has no such operands; the pattern is not documented.
+
+    Raises:
+        DtypeError: 32-bit integers come and go, by an index.
+    """
+    integers = (dtypes.int32, dtypes.uint32)
+    if (_by_columns(dst) or _by_columns(data)) and dst.dtype in integers and data.dtype in integers:
+        raise DtypeError(
+            f"{call}: data {data.dtype}, dst {dst.dtype} with an operand made by indirect(); accepted: at most one "
+            f"32-bit integer type, since address arithmetic takes no index"
+        )
 
 
 def _by_columns(tensor: NkiTensor) -> bool:

@@ -66,7 +66,7 @@ def nc_matmul(
     core = machine.core(call)
     try:
         key: tuple[Any, ...] = (
-            call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate,
+            call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate, type(accumulate),
             tile_position and tuple(tile_position), tile_size and tuple(tile_size), perf_mode,
             products.place(dst, core.hardware),
         )  # fmt: skip

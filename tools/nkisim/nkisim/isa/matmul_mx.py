@@ -59,7 +59,7 @@ def nc_matmul_mx(
     try:
         key: tuple[Any, ...] = (
             _CALL, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
-            moving_scale.signature, tile_position, tile_size, accumulate,
+            moving_scale.signature, tile_position, tile_size, accumulate, type(accumulate),
         )  # fmt: skip
         passed = key in core.checked
     except (AttributeError, TypeError):

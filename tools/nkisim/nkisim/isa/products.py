@@ -124,7 +124,7 @@ def check_indirect(
 
 def check_accumulate(call: str, accumulate: Any) -> None:
     """A flag known when the kernel is traced, or None."""
-    if accumulate is not None and not (isinstance(accumulate, int) and accumulate in (0, 1)):
+    if accumulate is not None and not (isinstance(accumulate, (int, np.bool_)) and accumulate in (0, 1)):
         raise ArgumentError(f"{call}: accumulate {accumulate!r}; accepted: True, False or None")
 
 
