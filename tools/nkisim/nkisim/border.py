@@ -11,6 +11,7 @@ from collections.abc import Callable, Container
 from typing import Any, NoReturn
 
 import numpy as np
+import torch
 
 from common.hardware import Hardware
 from nkisim import views
@@ -147,6 +148,7 @@ class Arguments:
         return value
 
     def _tensor(self, name: str, value: Any) -> NkiTensor:
+        _check_plain(name, value)
         shape = tuple(int(s) for s in value.shape)
         try:
             dtype = as_dtype(value.dtype)
@@ -271,7 +273,16 @@ def same_result(first: Any, other: Any) -> bool:
 
 
 def _is_torch(value: Any) -> bool:
-    return type(value).__module__.partition(".")[0] == "torch" and hasattr(value, "data_ptr")
+    return isinstance(value, torch.Tensor)
+
+
+def _check_plain(name: str, value: Any) -> None:
+    """Its elements are one run of memory with strides, and all of them count."""
+    if isinstance(value, np.ma.MaskedArray):
+        raise LaunchError(f"argument {name}: a masked array; accepted: a plain one, such as its filled(...)")
+    if _is_torch(value) and (value.layout is not torch.strided or value.is_nested):
+        kind = "nested tensor" if value.is_nested else f"tensor of layout {value.layout}"
+        raise LaunchError(f"argument {name}: a {kind}; accepted: a dense one")
 
 
 def _bytes_of(name: str, value: Any) -> np.ndarray:
@@ -280,16 +291,12 @@ def _bytes_of(name: str, value: Any) -> np.ndarray:
         return np.ascontiguousarray(value).reshape(-1).view(np.uint8)
     if value.device.type != "cpu":
         raise LaunchError(f"argument {name}: a tensor on {value.device}; accepted: cpu (meta in a timing-only run)")
-    import torch
-
-    flat: np.ndarray = value.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+    flat: np.ndarray = value.detach().resolve_neg().contiguous().reshape(-1).view(torch.uint8).numpy()
     return flat
 
 
 def _to_torch(values: np.ndarray, dtype: DType, like: Any = None) -> Any:
     """A torch tensor with the array's bits; packed types, which torch has not, come as their integer words."""
-    import torch
-
     wanted = like if like is not None else getattr(torch, "bool" if dtype == "bool" else str(dtype), None)
     if wanted is None:
         return torch.from_numpy(values) if values.dtype.kind in "biufc" else torch.from_numpy(values.view(np.uint8))

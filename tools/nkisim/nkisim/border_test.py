@@ -276,3 +276,45 @@ def test_ranks_may_share_what_none_of_them_writes() -> None:
     with pytest.raises(LaunchError, match="one array on ranks 0 and 1"):
         run_ranks(kernel, [(own[0], shared), (own[0], shared)])
     assert (own[0] == kept).all()
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (np.ma.masked_array(np.ones((4, 6), np.float32), mask=True), "a masked array; accepted: a plain one"),
+        (torch.eye(4).to_sparse(), "a tensor of layout torch.sparse_coo; accepted: a dense one"),
+        (torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)]), "a nested tensor; accepted: a dense one"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_arguments_of_which_not_all_is_one_run_of_memory(given: Any, words: str) -> None:
+    with pytest.raises(LaunchError, match=f"argument x: {words}"):
+        run(doubled, given)
+
+
+def test_torch_tensors_of_other_classes_and_negated_views() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    imaginary = torch.complex(torch.ones(4, 6), torch.ones(4, 6)).conj().imag
+    assert imaginary.is_neg()
+    for given in (torch.ones(4, 6).as_subclass(Named), torch.nn.Parameter(torch.ones(4, 6)), imaginary):
+        expected = 2 * given.detach().clone().resolve_neg()
+        np.testing.assert_array_equal(run(doubled, given).outputs.numpy(), expected.numpy())
+
+
+@pytest.mark.parametrize(
+    "options", [{"numerics": "yes"}, {"precise": 2}, {"decode_cache_bytes": "1"}, {"rank_timeout_seconds": None}]
+)
+def test_options_of_a_wrong_type_are_refused_by_name(options: dict[str, Any]) -> None:
+    (name,) = options
+    with pytest.raises((TypeError, ValueError), match=f"{name} .*; accepted: "):
+        Options(**options)
+
+
+@pytest.mark.parametrize(
+    "calculate", [lambda x: x + 1, lambda x: 2.0 * x, lambda x: np.float32(1) - x, lambda x: -x, lambda x: x < x]
+)
+def test_tensors_take_no_part_in_python_arithmetic(calculate: Any) -> None:
+    with pytest.raises(DtypeError, match="Python arithmetic with x; accepted: instructions"):
+        run(calculate, numbers(4, 6))

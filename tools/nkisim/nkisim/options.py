@@ -53,7 +53,11 @@ class Options:
         if self.target not in TARGETS:
             raise ValueError(f"target {self.target!r}; accepted: {', '.join(TARGETS)}")
         object.__setattr__(self, "target", TARGETS[self.target])
-        if self.decode_cache_bytes < 0:
-            raise ValueError(f"decode_cache_bytes {self.decode_cache_bytes}; accepted: 0 and up")
-        if not 0 < self.rank_timeout_seconds < float("inf"):
-            raise ValueError(f"rank_timeout_seconds {self.rank_timeout_seconds}; accepted: above 0, finite")
+        for flag in ("numerics", "precise"):
+            if not isinstance(getattr(self, flag), bool):
+                raise TypeError(f"{flag} {getattr(self, flag)!r}; accepted: True or False")
+        if type(self.decode_cache_bytes) is not int or self.decode_cache_bytes < 0:
+            raise ValueError(f"decode_cache_bytes {self.decode_cache_bytes!r}; accepted: an integer, 0 and up")
+        seconds = self.rank_timeout_seconds
+        if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
+            raise ValueError(f"rank_timeout_seconds {seconds!r}; accepted: above 0, finite")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -332,6 +332,15 @@ class NkiTensor(NKIObject):
         allocation = self.storage.allocation
         place = f" at {allocation.address}" if allocation.address else ""
         return f"{self.name}: {self.dtype}{list(self.shape)} in {self.buffer!r}{place}"
+
+    def _arithmetic(self, *_: Any) -> NoReturn:
+        raise DtypeError(
+            f"Python arithmetic with {self.name}; accepted: instructions such as nisa.tensor_tensor, or nl.add(x, y)"
+        )
+
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _arithmetic
+    __floordiv__ = __mod__ = __pow__ = __matmul__ = __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = _arithmetic
+    __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __pos__ = __abs__ = __invert__ = _arithmetic
 
     def __bool__(self) -> bool:
         raise DtypeError(f"the value of {self.name} is not known when the kernel is traced; it cannot steer Python")
