@@ -22,7 +22,8 @@ class ModulationBuffers(NKIObject):
     """Scale and shift. Lists run over rotating buffers.
 
     Attributes:
-        gains, shifts: [128 tokens, H] fp32, 1 + scale and shift; all rows alike for a vector per batch.
+        gains, shifts: [128 tokens, H], 1 + scale in fp32, and shift in its own type; all rows alike for a vector per
+            batch.
     """
 
     gains: list[NkiTensor]
@@ -62,13 +63,13 @@ class QuantiseBuffers(NKIObject):
 
 
 def place_modulation(config: AdalnQuantConfig, scale: NkiTensor) -> ModulationBuffers:
-    """The buffers of scale and shift: of the batches, [B, H], or of the tokens, [B, S, H]."""
+    """The buffers of scale and shift: of the batches, [B, H], or of the tokens, [B, S, H], of one type."""
     count = config.depth
     if len(scale.shape) == 2:
         count = min(MODULATION_BUFFERS, config.sections)
     return ModulationBuffers(
         gains=rotating(config, "gain", count, config.hidden, nl.float32),
-        shifts=rotating(config, "shift", count, config.hidden, nl.float32),
+        shifts=rotating(config, "shift", count, config.hidden, scale.dtype),
     )
 
 

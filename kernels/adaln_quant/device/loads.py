@@ -4,14 +4,14 @@ import nki.isa as nisa
 import nki.language as nl
 from kernels.adaln_quant.device.buffers import ModulationBuffers
 from kernels.adaln_quant.device.config import QUADRANT, S_TILE
-from kernels.adaln_quant.device.transfer import copy, flat
+from kernels.adaln_quant.device.transfer import cast_copy, flat
 from nki.language import NkiTensor
 
 
 def load_rows(buffer: NkiTensor, source: NkiTensor, first: int, tokens: int) -> NkiTensor:
     """Rows `first ..` of a tensor [B, S, H] in the buffer, in the buffer's type."""
     rows = buffer[0:tokens, :]
-    copy(dst=rows, src=flat(source)[first : first + tokens, :])
+    cast_copy(dst=rows, src=flat(source)[first : first + tokens, :])
     return rows
 
 
@@ -36,14 +36,14 @@ def load_vector(target: NkiTensor, source: NkiTensor, section: int) -> None:
     everybody waiting; this takes the Vector Engine 9.
     """
     vector = source[section : section + 1, :].broadcast(0, S_TILE // QUADRANT)
-    copy(dst=target[0:S_TILE:QUADRANT, :], src=vector)
+    cast_copy(dst=target[0:S_TILE:QUADRANT, :], src=vector)
     nisa.nc_stream_shuffle(dst=target, src=target, shuffle_mask=[0] * QUADRANT)
 
 
 def tile_modulation(
     buffers: ModulationBuffers, scale: NkiTensor, shift: NkiTensor, first: int, tokens: int, section: int, tile: int
 ) -> tuple[NkiTensor, NkiTensor]:
-    """1 + scale and shift of an S-tile, both [tokens, H] fp32; loads them where tokens have their own."""
+    """1 + scale and shift of an S-tile, both [tokens, H]; loads them where tokens have their own."""
     if len(scale.shape) == 2:
         index = section % len(buffers.gains)
         return buffers.gains[index][0:tokens, :], buffers.shifts[index][0:tokens, :]

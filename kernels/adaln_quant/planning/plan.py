@@ -147,7 +147,8 @@ def _buffers(dims: Dims, depth: int) -> list[tuple[str, int, int]]:
         buffers.append(("folded", dims.input_bytes * dims.hidden // 2, depth))
     else:
         vectors = min(MODULATION_BUFFERS, dims.sections) if dims.modulation is Modulation.batch else depth
-        buffers += [("gain", FP32_BYTES * dims.hidden, vectors), ("shift", FP32_BYTES * dims.hidden, vectors)]
+        buffers.append(("gain", FP32_BYTES * dims.hidden, vectors))
+        buffers.append(("shift", dims.modulation_bytes * dims.hidden, vectors))
         buffers.append(("statistics", FP32_BYTES * STATISTICS_VALUES * dims.statistics_chunks, depth))
         buffers.append(("moments", FP32_BYTES * (INVERSE_DEVIATION + 1), depth))
         buffers.append(("work", FP32_BYTES * dims.hidden, depth))

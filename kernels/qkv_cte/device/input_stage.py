@@ -9,7 +9,7 @@ from kernels.qkv_cte.device.config import BN_STATS_COLUMNS, LAYER, S_TILE, STATI
 from kernels.qkv_cte.device.operands import Operands
 from kernels.qkv_cte.device.placing import place
 from kernels.qkv_cte.device.tiling import count_tiles
-from kernels.qkv_cte.device.transfer import copy
+from kernels.qkv_cte.device.transfer import cast_copy
 from nki.language import NKIObject, NkiTensor
 
 
@@ -91,7 +91,7 @@ def input_rows(
     if len(sources) > 1:
         nisa.dma_compute(dst=rows, srcs=sources, reduce_op=nl.add)
     else:
-        copy(dst=rows, src=sources[0])
+        cast_copy(dst=rows, src=sources[0])
     asked = config.stages.input
     if asked is None or asked.norm == "":
         return rows

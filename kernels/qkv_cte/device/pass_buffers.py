@@ -28,7 +28,7 @@ def load_gammas(
     q_gamma: NkiTensor | None,
     k_gamma: NkiTensor | None,
 ) -> list[NkiTensor | None]:
-    """Loads each segment's gamma to every partition; None for a segment that is not normalised.
+    """Loads each segment's gamma to every partition, in its type; None for a segment that is not normalised.
 
     gamma[p, i] = gamma of channel i of the whole segment
     """
@@ -37,7 +37,7 @@ def load_gammas(
         source = q_gamma if segment.name == "q" else k_gamma
         gamma = None
         if source is not None and segment.gamma_bytes > 0:
-            gamma = place(config, f"gamma_{segment.name}", (S_TILE, segment.width), nl.float32)
+            gamma = place(config, f"gamma_{segment.name}", (S_TILE, segment.width), source.dtype)
             load_row(gamma, source)
         gammas.append(gamma)
     return gammas

@@ -60,7 +60,7 @@ def projection_buffers(norm_rope: NormRopePass | None) -> list[tuple[str, int]]:
 def kept_buffers(norm_rope: NormRopePass) -> list[tuple[str, int]]:
     """What the pass keeps for all S-tiles."""
     normalised = _normalised(norm_rope)
-    gammas = [(f"gamma_{segment.name}", FP32_BYTES * segment.width) for segment in normalised]
+    gammas = [(f"gamma_{segment.name}", segment.gamma_bytes * segment.width) for segment in normalised]
     return inv_rms_buffers(norm_rope) + gammas
 
 

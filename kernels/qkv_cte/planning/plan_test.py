@@ -147,7 +147,7 @@ def test_pass_of_self_attention_tp4_by_hand():
     sums, squares = 2 * 37 * 4, 2 * 1280
     assert made.sbuf.peak_bytes == plain.sbuf.peak_bytes + sums + squares
     assert numbers(made) == numbers(plain)
-    kept = sums + 2 * 1280 * 4
+    kept = sums + 2 * 1280 * 2
     rotating = 2 * (1280 * (2 + 4 + 4) + 128 * 4 * 4)
     ends = [a.end_bytes for a in made.sbuf.allocations if a.scope == "norm and RoPE pass"]
     assert max(ends) == sums + kept + rotating

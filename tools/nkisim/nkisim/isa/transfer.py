@@ -9,7 +9,7 @@ from nkisim import machine, memory
 from nkisim.enums import dge_mode as DgeMode
 from nkisim.enums import engine as Engine
 from nkisim.enums import oob_mode as OobMode
-from nkisim.errors import ArgumentError, EngineError, ShapeError
+from nkisim.errors import ArgumentError, DtypeError, EngineError, ShapeError
 from nkisim.indirect import COLUMNS, ROWS
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
@@ -30,20 +30,21 @@ def dma_copy(
 ) -> NkiInstruction:
     """Copies `src` to `dst` between HBM and SBUF, in any shapes with as many elements, in row-major order.
 
-    Where the types differ the DMA casts through fp32. One of the two may be a view with a dynamic index: `src`
-    gathers, `dst` scatters; of equal indices in a scatter the last row stays. A batched index tile is read as
-    `addressing.column_major` says. The documentation has `dge_mode.none` both with and without a dynamic scalar
+    Where the types differ the DMA casts through fp32, but not with hwdge, whose descriptors move bytes (the migration
+    page, "dge_mode type matching", names `view`, swdge and none instead). One of the two may be a view with a dynamic
+    index: `src` gathers, `dst` scatters; of equal indices in a scatter the last row stays. A batched index tile is
+    read as `addressing.column_major` says. The documentation has `dge_mode.none` both with and without a dynamic scalar
     offset; this refuses it, since the addresses of its descriptors are fixed before the run.
 
     Args:
         dst, src: tensors in HBM or SBUF with equally many elements.
         priority: 0 (first) to 3; trn3.
         oob_mode: with an index out of bounds, raise, or leave the destination's elements as they were.
-        dge_mode: who generates the descriptors; an index per row needs swdge (or unknown).
+        dge_mode: who generates the descriptors; an index per row needs swdge (or unknown), hwdge equal types.
         engine: sync or scalar, only with `dge_mode.hwdge`.
 
     Raises:
-        WrongBufferError, ShapeError, PartitionError, TargetError, EngineError, UninitializedReadError.
+        WrongBufferError, ShapeError, DtypeError, PartitionError, TargetError, EngineError, UninitializedReadError.
         OutOfBoundsError: names the index, its position and the table's size.
     """
     call = "nisa.dma_copy"
@@ -61,6 +62,7 @@ def dma_copy(
     if key not in core.checked:
         _check_copy(call, core, dst, src)
         check_descriptors(call, dge_mode, dst=dst, src=src)
+        _check_cast(call, dge_mode, dst, src)
         _check_engine(call, dge_mode, engine)
         core.checked.add(key)
     issued = core.emit("dma_copy", Engine.dma, (dst.region,), (src.region,), name, dge_mode)
@@ -114,6 +116,15 @@ def check_descriptors(call: str, mode: DgeMode, **operands: NkiTensor) -> None:
             raise ArgumentError(f"{what} has an index per row with dge_mode.{mode.name}; accepted: swdge or unknown")
         if mode is DgeMode.none:
             raise ArgumentError(f"{what} has a dynamic offset with dge_mode.none; accepted: swdge, hwdge or unknown")
+
+
+def _check_cast(call: str, mode: DgeMode, dst: NkiTensor, src: NkiTensor) -> None:
+    if mode is DgeMode.hwdge and dst.dtype is not src.dtype:
+        raise DtypeError(
+            f"{call}: src {src.name} is {src.dtype}, dst {dst.name} is {dst.dtype} with dge_mode.hwdge, which moves "
+            f"bytes and casts nothing; accepted: the same type (`view` shows the bytes as another), "
+            f"or dge_mode.swdge, none or unknown to cast"
+        )
 
 
 def _check_engine(call: str, mode: DgeMode, engine: Engine) -> None:

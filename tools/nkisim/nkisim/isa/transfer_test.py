@@ -265,6 +265,37 @@ def test_hwdge_engines() -> None:
         launch(copy_kernel, x, engine=nisa.engine.sync)
 
 
+@pytest.mark.parametrize(
+    ("source", "target"),
+    [
+        pytest.param(nl.bfloat16, nl.float32, id="bf16_to_fp32"),
+        pytest.param(nl.int32, nl.uint32, id="integers_of_one_size"),
+        pytest.param(nl.float8_e4m3, nl.float8_e4m3fn, id="fp8_formats"),
+        pytest.param(nl.float8_e4m3fn, nl.uint8, id="codes_as_bytes"),
+    ],
+)
+def test_hwdge_casts_nothing(source: str, target: str) -> None:
+    x = np.arange(8).reshape(2, 4).astype(source)
+    accepted = "accepted: the same type .*, or dge_mode.swdge, none or unknown"
+    with pytest.raises(DtypeError, match=rf"src x is {source}, dst .* is {target} with dge_mode\.hwdge.*{accepted}"):
+        launch(copy_kernel, x, dtype=target, dge_mode=nisa.dge_mode.hwdge)
+    for mode in (nisa.dge_mode.swdge, nisa.dge_mode.none, nisa.dge_mode.unknown):
+        found = launch(copy_kernel, x, dtype=target, dge_mode=mode)
+        np.testing.assert_array_equal(found.astype(np.float32), np.arange(8, dtype=np.float32).reshape(2, 4))
+
+
+def view_kernel(x, dtype):
+    out = nl.ndarray(x.view(dtype).shape, dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(out, x.view(dtype), dge_mode=nisa.dge_mode.hwdge)
+    return out
+
+
+@pytest.mark.parametrize("dtype", [nl.uint8, nl.int8, nl.float8_e4m3, nl.uint32])
+def test_hwdge_moves_the_bytes_of_a_view(dtype: str) -> None:
+    x = np.arange(0x30, 0x38, dtype=np.uint8).reshape(1, 8).view(ml_dtypes.float8_e4m3fn)
+    assert launch(view_kernel, x, dtype=dtype).tobytes() == x.tobytes()
+
+
 def test_priority() -> None:
     x = _table(np.random.default_rng(12))
     launch(copy_kernel, x, priority=3)
