@@ -142,7 +142,7 @@ class _Body(ast.NodeVisitor):
     def visit_Compare(self, node: ast.Compare) -> None:
         operands = [node.left, *node.comparators]
         for operator, left, right in zip(node.ops, operands, operands[1:], strict=False):
-            if isinstance(operator, (ast.Is, ast.IsNot)) and not (_is_none(left) or _is_none(right)):
+            if isinstance(operator, (ast.Is, ast.IsNot)):
                 self._report(node, findings.IDENTITY, f"`{ast.unparse(node)}`")
             for operand, other in ((left, right), (right, left)):
                 if not _is_none(other):

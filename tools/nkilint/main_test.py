@@ -97,7 +97,7 @@ PAIRS = [
         findings.TENSOR_VALUE,
         TENSOR + "a = t[0:1, 0:1] > 3",
         "comparison of tensor",
-        TENSOR + "a = t is None or t == None",
+        TENSOR + "a = t == None or t != None",
     ),
     (
         findings.TENSOR_VALUE,
@@ -138,7 +138,9 @@ PAIRS = [
         "on i",
         "for i in nl.affine_range(4):\n    a = i + 1",
     ),
-    (findings.IDENTITY, "if n is True:\n    pass", "`n is True`", "if n == True or n is not None:\n    pass"),
+    (findings.IDENTITY, "if n is True:\n    pass", "`n is True`", "if n == True:\n    pass"),
+    (findings.IDENTITY, "a = 1 if n is None else 2", "`n is None`", "a = 1 if n == None else 2"),
+    (findings.IDENTITY, "a = n is not None", "`n is not None`", "a = n != None"),
     (
         findings.BUFFER_NAME,
         "nl.ndarray((4, 4), nl.int8, buffer='sbuf')",

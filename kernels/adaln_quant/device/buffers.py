@@ -87,7 +87,7 @@ def place_norm(config: AdalnQuantConfig) -> NormBuffers:
 def place_quantise(config: AdalnQuantConfig, x: NkiTensor | None = None) -> QuantiseBuffers:
     """The buffers of the quantisation; of the rows of `x`, if they are quantised as they come."""
     folded = []
-    if x is not None:
+    if x != None:
         folded = rotating(config, "folded", config.depth, config.hidden // 2, x.dtype)
     return QuantiseBuffers(
         scaling=rotating(config, "scaling", config.depth, INVERSE_SCALE + 1, nl.float32),

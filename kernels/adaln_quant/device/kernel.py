@@ -71,7 +71,7 @@ def adaln(x: NkiTensor, scale: NkiTensor, shift: NkiTensor, config: AdalnQuantCo
             gain, offset = tile_modulation(modulation, scale, shift, first, tokens, section, tile)
             moments = take_moments(config, norm, rows, index)
             work = norm.work[index][0:tokens, :]
-            if quantising is not None:
+            if quantising != None:
                 modulate(rows, moments, gain, offset, work, work)
                 store_packed(output, quantise_work(quantising, work, index), first)
             else:

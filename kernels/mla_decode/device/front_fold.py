@@ -65,7 +65,7 @@ def mla_decode_qkv(
     """
     at = config.attention
     dtype = hidden_states.dtype
-    buffers = allocate_front(config, dtype, input_norm_w is not None)
+    buffers = allocate_front(config, dtype, input_norm_w != None)
     absorbed = place(at, "q_absorbed", (P_MAX, latent_tiles(at), at.n_tokens, at.n_heads), dtype)
     rotary = place(at, "q_pe", (P_MAX, at.n_tokens, at.n_heads), dtype)
     kv_row_cur = nl.ndarray(
@@ -79,7 +79,7 @@ def mla_decode_qkv(
     nisa.dma_copy(dst=buffers.cos, src=cos[start:stop, :])
     nisa.dma_copy(dst=buffers.sin, src=sin[start:stop, :])
     x = buffers.x
-    if input_norm_w is not None and buffers.x_normed is not None:
+    if input_norm_w != None and buffers.x_normed != None:
         normalise(buffers, buffers.x_normed, x, input_norm_w, norm_eps)
         x = buffers.x_normed
     transpose(x, buffers.x_features, itemsize)
@@ -114,7 +114,7 @@ def write_row(
     rotate_pairs(buffers, buffers.kv_row[:, :, 0:rope], buffers.kv[:, :, rank : rank + rope])
     nisa.dma_copy(dst=buffers.slots, src=slot_mapping.reshape((at.n_tokens, 1)))
     made = buffers.kv_row[:, 0, :]
-    if buffers.packed is not None:
+    if buffers.packed != None:
         made = pack_rows(at, buffers.packed, made)
     if first_head(at) > 0:
         return  # the core of the first heads has made the same rows

@@ -26,7 +26,7 @@ def load_tables(
     """
     tiles = prior_tiles(config)
     nisa.dma_copy(dst=buffers.index, src=prior_rows)
-    if buffers.natural_index is not None:
+    if buffers.natural_index != None:
         nisa.dma_copy(dst=buffers.natural_index, src=prior_rows_natural)
     key_pos = place(config, "key_pos", (P_MAX, config.n_tokens, tiles), nl.float32)
     nisa.dma_copy(dst=key_pos, src=prior_key_pos)
@@ -129,7 +129,7 @@ def gather_features(
     features[f, part, 128 tile + p] = cache_rows[row of key 128 tile + p, column f of feature tile part]
     """
     natural_index = buffers.natural_index
-    if natural_index is None:
+    if natural_index == None:
         return
     width = config.rope + config.kv_lora_rank
     keys = prior_tiles(config) * P_MAX

@@ -108,7 +108,7 @@ def multiply_heads(
 ) -> NkiTensor:
     """Scores of a chunk of keys, [h, keys] fp32: in one PSUM tile, or a latent tile per band that are added up."""
     heads, columns = config.n_heads, spread.shape[1]
-    if buffers.band_sum is None:
+    if buffers.band_sum == None:
         for part in range(len(queries)):
             nisa.nc_matmul(dst=spread[0:heads, :], stationary=queries[part], moving=keys[part], accumulate=part > 0)
         return spread[0:heads, :]

@@ -97,7 +97,7 @@ def mla_decode_attention(
     own_rows = kv_row_cur[start:stop, :]
     cache_rows = kv_cache.reshape((kv_cache.shape[0] * kv_cache.shape[2], kv_cache.shape[3]))
     buffers = allocate(config, kv_row_cur.dtype)
-    if buffers.key_major is not None:
+    if buffers.key_major != None:
         nisa.memset(dst=buffers.key_major.ones, value=1.0, engine=nisa.engine.gpsimd)
     load_tables(
         config,

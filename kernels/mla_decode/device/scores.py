@@ -72,9 +72,9 @@ def score(
         height = feature_columns(config, part)[1]
         own_features.append(buffers.current_features[0:height, part, token : token + 1])
     keep = buffers.keep[:, token, :]
-    if buffers.key_major is not None:
+    if buffers.key_major != None:
         score_keys(config, buffers.key_major, keep, features, own_features, queries, slot)
-    if buffers.head_major is not None:
+    if buffers.head_major != None:
         score_heads(config, buffers.head_major, keep, features, own_features, queries, slot)
 
 

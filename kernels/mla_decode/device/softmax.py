@@ -15,9 +15,9 @@ SOFTMAX_BANK = 4
 
 def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int, softmax_scale: float) -> None:
     """Numerators of a group's softmax, and what each partition adds to the denominators, in the schedule's layout."""
-    if buffers.key_major is not None:
+    if buffers.key_major != None:
         soften_keys(config, buffers.key_major, buffers.weights, tokens, softmax_scale)
-    if buffers.head_major is not None:
+    if buffers.head_major != None:
         soften_heads(config, buffers.head_major, buffers.weights, tokens, softmax_scale)
 
 

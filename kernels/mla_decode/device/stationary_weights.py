@@ -27,7 +27,7 @@ def sum_by_weights(
     latent[h, c] = sum over keys of weights * latent part of its row / sum over keys of weights
     latent_features[f, part, h, token] = latent[h, 128 part + f]
     """
-    assert buffers.latent is not None
+    assert buffers.latent != None
     latent, tiles, heads = buffers.latent, prior_tiles(config), config.n_heads
     first, stop = config.rope, config.rope + config.kv_lora_rank
     total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)
@@ -60,9 +60,9 @@ def sum_by_weights(
 def denominator(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
     """[h, 1] fp32: what each partition adds to it, added up."""
     total = bank(LATENT_BANK, (config.n_heads, 1), nl.float32)
-    if buffers.head_major is not None:
+    if buffers.head_major != None:
         total = buffers.head_major.sums[:, slot : slot + 1]
-    if buffers.key_major is not None:
+    if buffers.key_major != None:
         partial = buffers.key_major.partial[:, slot, :]
         nisa.nc_matmul(dst=total, stationary=partial, moving=buffers.key_major.ones, accumulate=False)
     return total

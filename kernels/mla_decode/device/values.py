@@ -64,10 +64,10 @@ def sum_by_rows(
 def denominators(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
     """[128, h] fp32: on every partition, what all of them add to the denominators."""
     total = bank(DENOMINATOR_BANK, (P_MAX, config.n_heads), nl.float32)
-    if buffers.head_major is not None:
+    if buffers.head_major != None:
         sums = buffers.head_major.sums[:, slot : slot + 1]
         nisa.nc_transpose(dst=total, data=sums.broadcast(1, P_MAX), engine=nisa.engine.tensor)
-    if buffers.key_major is not None:
+    if buffers.key_major != None:
         nisa.nc_matmul(
             dst=total,
             stationary=buffers.key_major.ones.broadcast(1, P_MAX),

@@ -20,7 +20,7 @@ def apply_pass(config: ProjectionConfig, buffers: Buffers, operands: Operands, o
     output[s, segment] = bf16(f(output[s, segment]))   for every S-tile and segment of the pass
     """
     norm_rope = config.norm_rope
-    if norm_rope is None:
+    if norm_rope == None:
         return
     inv_rms = reduce_to_inv_rms(config, buffers)
     gammas = load_gammas(config, norm_rope, operands.q_gamma, operands.k_gamma)
@@ -36,13 +36,13 @@ def apply_pass(config: ProjectionConfig, buffers: Buffers, operands: Operands, o
             rows = passing.rows[applied % len(passing.rows)][0:tokens, 0 : segment.width]
             copy(dst=rows, src=columns)
             scale = None
-            if inv_rms is not None and segment.gamma_bytes > 0:
+            if inv_rms != None and segment.gamma_bytes > 0:
                 column = segment.sum_column + tile
                 scale = inv_rms[0:tokens, column : column + 1]
             gamma = passing.gammas[i]
-            if gamma is not None:
+            if gamma != None:
                 gamma = gamma[0:tokens, :]
-            if caches is not None:
+            if caches != None:
                 rotate(config, norm_rope, passing, rows, scale, gamma, caches, applied)
             else:
                 normalise(rows, scale, gamma)
@@ -59,7 +59,7 @@ def load_caches(
     tile: int,
 ) -> tuple[NkiTensor, NkiTensor] | None:
     """Loads an S-tile's rows of the caches [B, S, head_dim], of which B and S are one axis here; None without RoPE."""
-    if cos_cache is None or sin_cache is None:
+    if cos_cache == None or sin_cache == None:
         return None
     batch, seqlen, head_dim = cos_cache.shape
     cos, sin = passing.caches[tile % len(passing.caches)]
@@ -71,7 +71,7 @@ def load_caches(
 
 def normalise(rows: NkiTensor, inv_rms: NkiTensor | None, gamma: NkiTensor | None) -> None:
     """One wide operation: rows[s, i] = bf16(rows[s, i] * inv_rms[s] * gamma[i]), in fp32 until then."""
-    if inv_rms is not None and gamma is not None:
+    if inv_rms != None and gamma != None:
         nisa.scalar_tensor_tensor(
             dst=rows, data=rows, op0=nl.multiply, operand0=inv_rms, op1=nl.multiply, operand1=gamma
         )
@@ -104,7 +104,7 @@ def rotate(
     sin = sin.expand_dim(1).broadcast(1, heads)
     straight = passing.straight[slot][0:tokens, 0:width]
     x = rows
-    if gamma is not None:
+    if gamma != None:
         nisa.tensor_tensor(dst=straight, data1=rows, data2=gamma, op=nl.multiply, engine=helper(config))
         x = straight
     by_head = (heads, head_dim)
@@ -133,7 +133,7 @@ def scaled_angles(
     cos, sin = caches
     tokens, head_dim = cos.shape
     scaled_cos, scaled_sin = angles[0][0:tokens, :], angles[1][0:tokens, :]
-    scale = 1.0 if inv_rms is None else inv_rms
+    scale = 1.0 if inv_rms == None else inv_rms
     scalar, vector = nisa.engine.scalar, nisa.engine.vector
     nisa.tensor_scalar(dst=scaled_cos, data=cos, op0=nl.multiply, operand0=scale, engine=scalar)
     nisa.tensor_scalar(

@@ -27,7 +27,7 @@ def load_weight_scales(config: ProjectionConfig, buffers: Buffers, weight_scales
 
     mx_scale[32 q + 4 (h % 4) + r, h // 4, i] = weight_scales[16 h + 4 q + r, i]
     """
-    if buffers.mx_scale is None:
+    if buffers.mx_scale == None:
         return
     first, width = core_columns(config)
     for h in range(count_h_tiles(config)):

@@ -54,7 +54,7 @@ def allocate(config: ProjectionConfig, operands: Operands, output: NkiTensor) ->
     weight_type = operands.weight.dtype if config.format.name == PLAIN else nl.float8_e4m3fn_x4
     resident, chunks = allocate_weights(config, weight_type)
     bias_tile = None
-    if operands.bias is not None:
+    if operands.bias != None:
         bias_tile = place(config, "bias", (S_TILE, config.width), operands.bias.dtype)
     dequantised, outputs = [], []
     for i in range(config.dequantised_buffers):
@@ -66,12 +66,12 @@ def allocate(config: ProjectionConfig, operands: Operands, output: NkiTensor) ->
     activations, row_scales, activation_scales = allocate_activations(config, operands)
     rows, interleaved = allocate_rows(config, operands)
     sum_squares, squares, early = None, None, None
-    if config.norm_rope is not None:
+    if config.norm_rope != None:
         if config.norm_rope.sum_columns > 0:
             sum_squares = place(config, "sum_squares", (S_TILE, config.norm_rope.sum_columns), nl.float32)
         if config.flow.early:
             early = allocate_early(config, config.norm_rope, operands.q_gamma, operands.k_gamma, operands.cos, output)
-        elif sum_squares is not None:
+        elif sum_squares != None:
             squares = place(config, "squares", (S_TILE, widest_normalised(config.norm_rope)), nl.bfloat16)
     return Buffers(
         resident=resident,
@@ -179,7 +179,7 @@ def quantised_type(operands: Operands) -> str:
 def loaded_type(config: ProjectionConfig, operands: Operands) -> str:
     """Type of `rows`: a norm takes the activations as they are, or sums in fp32; DMA casts for the transpose."""
     stage = config.stages.input
-    if stage is None or stage.norm == "":
+    if stage == None or stage.norm == "":
         return transposed_type(config, operands)
     return nl.float32 if stage.residuals > 0 else operands.hidden.dtype
 

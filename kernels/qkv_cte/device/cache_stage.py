@@ -34,7 +34,7 @@ def allocate_caches(config: ProjectionConfig, operands: Operands) -> CacheBuffer
     """Creates the buffers at their addresses."""
     stage = config.stages.cache
     scales, quotients, codes, slots = [], [], [], []
-    if stage is not None and operands.k_cache is not None:
+    if stage != None and operands.k_cache != None:
         shape = (S_TILE, min(stage.width, config.width))
         if stage.scaled:
             scales.append(place(config, "k_scale", (S_TILE, 1), nl.float32))
@@ -51,7 +51,7 @@ def allocate_caches(config: ProjectionConfig, operands: Operands) -> CacheBuffer
 def cache_vectors(operands: Operands, caches: CacheBuffers) -> list[tuple[NkiTensor, NkiTensor]]:
     """Scales that are loaded to every partition, with where they go."""
     vectors = []
-    if operands.k_scale is not None and operands.v_scale is not None and len(caches.inverse_scales) > 0:
+    if operands.k_scale != None and operands.v_scale != None and len(caches.inverse_scales) > 0:
         vectors = [
             (operands.k_scale, caches.inverse_scales[0]),
             (operands.v_scale, caches.inverse_scales[1]),
@@ -73,7 +73,7 @@ def write_caches(
     cache[row of token s] = outputs[t][s, columns]   rounded to fp8 where there are scales
     """
     stage = config.stages.cache
-    if stage is None or operands.k_cache is None or operands.v_cache is None:
+    if stage == None or operands.k_cache == None or operands.v_cache == None:
         return
     written = 0
     for t in range(block.num_tiles):
@@ -81,7 +81,7 @@ def write_caches(
         first, tokens = tile_tokens(config, tile)
         first += first_token(config)
         slots = None
-        if operands.slots is not None and stage.slots:
+        if operands.slots != None and stage.slots:
             slots = caches.slots[tile % CACHE_BUFFERS][0:tokens, :]
             mapping = operands.slots.reshape((operands.slots.shape[0] * operands.slots.shape[1], 1))
             copy(dst=slots, src=mapping[first : first + tokens, :])
@@ -97,7 +97,7 @@ def write_caches(
                         stage, caches, values, caches.inverse_scales[i][0:tokens, :], written % CACHE_BUFFERS
                     )
                 columns = (start - segment_first, stop - segment_first)
-                if slots is None:
+                if slots == None:
                     write_flat(operands, cache, values, columns, first)
                 else:
                     write_slots(cache, values, columns, slots)

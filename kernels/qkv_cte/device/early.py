@@ -26,7 +26,7 @@ def load_block_caches(
 
     caches[t] = cos of each token, sin of each token, negative in the lower half
     """
-    if cos_cache is None or sin_cache is None:
+    if cos_cache == None or sin_cache == None:
         return
     batch, seqlen, head_dim = cos_cache.shape
     flat = (batch * seqlen, head_dim)
@@ -66,7 +66,7 @@ def finish(
     segment = norm_rope.segments[piece.segment]
     gamma, tokens = early.gammas[piece.segment], x.shape[0]
     rotated = len(early.caches) > 0
-    if gamma is not None and early.piece_sums is not None:
+    if gamma != None and early.piece_sums != None:
         column = piece.sum_column + tile * segment.pieces
         nisa.activation(
             dst=row,  # Squares nobody reads; the result overwrites them.

@@ -40,12 +40,12 @@ def allocate_early(
     for segment in norm_rope.segments:
         source = q_gamma if segment.name == "q" else k_gamma
         gamma = None
-        if source is not None and segment.gamma_bytes > 0:
+        if source != None and segment.gamma_bytes > 0:
             gamma = place(config, f"gamma_{segment.name}", (S_TILE, segment.width), source.dtype)
             sums += s_tiles * segment.pieces
         gammas.append(gamma)
     caches, crossed, kept = [], [], []
-    if cos_cache is not None:
+    if cos_cache != None:
         for t in range(config.blocks[0].num_tiles):
             cos = place(config, f"cos_{t}", (S_TILE, norm_rope.head_dim), cos_cache.dtype)
             caches.append((cos, place(config, f"sin_{t}", (S_TILE, norm_rope.head_dim), cos_cache.dtype)))

@@ -51,7 +51,7 @@ def evict(
         The same with these.
     """
     buffered, staged = evicted.buffered, evicted.staged
-    scaled = buffers.channel_scale is not None
+    scaled = buffers.channel_scale != None
     for t in range(block.num_tiles):
         tile = block.first_tile + t
         for b in range(group.num_banks):
@@ -64,7 +64,7 @@ def evict(
                 if piece.head_segment >= 0:
                     x = heads.staged[staged % config.head_buffers][0 : row.shape[0], 0 : piece.width]
                     last = x
-                elif early or (scaled and (scalar or buffers.bias is not None)):
+                elif early or (scaled and (scalar or buffers.bias != None)):
                     x = buffers.dequantised[buffered % len(buffers.dequantised)][0 : row.shape[0], 0 : piece.width]
                     last = x if early else row
                     buffered += 1
@@ -72,7 +72,7 @@ def evict(
                 column += piece.width
                 project_piece(config, buffers, piece, t, psum, x, last, scalar)
                 square_piece(sums, piece, last, t)
-                if early and buffers.early is not None and config.norm_rope is not None:
+                if early and buffers.early != None and config.norm_rope != None:
                     finish(config, config.norm_rope, buffers.early, piece, t, tile, x, row)
                 if piece.head_segment >= 0:
                     finish_heads(config, heads, piece, x, row, t, staged % config.head_buffers)
@@ -93,10 +93,10 @@ def project_piece(
     """What a piece was projected to: `dequantise`, or without scales last[s, i] = psum[s, i] + bias[i]."""
     tokens, columns = psum.shape[0], slice(piece.first_column, piece.first_column + piece.width)
     engine = nisa.engine.scalar if scalar else nisa.engine.vector
-    if buffers.channel_scale is not None:
+    if buffers.channel_scale != None:
         channel_scale = buffers.channel_scale[0:tokens, columns]
         dequantise(config, buffers, piece, channel_scale, buffers.row_scales[t][0:tokens, :], psum, x, last, scalar)
-    elif buffers.bias is not None:
+    elif buffers.bias != None:
         bias = buffers.bias[0:tokens, columns]
         nisa.tensor_tensor(dst=last, data1=psum, data2=bias, op=nl.add, engine=nisa.engine.vector)
     else:
@@ -119,7 +119,7 @@ def dequantise(
     `x` takes what is between the steps. The Vector Engine scales rows and columns at once; the Scalar Engine only rows.
     """
     tokens, columns = psum.shape[0], slice(piece.first_column, piece.first_column + piece.width)
-    scaled = last if buffers.bias is None else x
+    scaled = last if buffers.bias == None else x
     if scalar:
         nisa.activation(dst=x, op=nl.copy, data=psum, scale=row_scale)
         nisa.tensor_tensor(dst=scaled, data1=x, data2=channel_scale, op=nl.multiply, engine=helper(config))
@@ -127,7 +127,7 @@ def dequantise(
         nisa.scalar_tensor_tensor(
             dst=scaled, data=psum, op0=nl.multiply, operand0=row_scale, op1=nl.multiply, operand1=channel_scale
         )
-    if buffers.bias is not None:
+    if buffers.bias != None:
         bias = buffers.bias[0:tokens, columns]
         nisa.tensor_tensor(dst=last, data1=scaled, data2=bias, op=nl.add, engine=helper(config))
 
@@ -136,7 +136,7 @@ def row_columns(config: ProjectionConfig, buffers: Buffers, t: int, tile: int, p
     """Where a piece of an S-tile is finished: in its block's output row, or in the row that is kept for the pass."""
     tokens = tile_tokens(config, tile)[1]
     kept = tile - first_kept_tile(config)
-    if kept >= 0 and piece.sum_column >= 0 and buffers.early is not None and config.norm_rope is not None:
+    if kept >= 0 and piece.sum_column >= 0 and buffers.early != None and config.norm_rope != None:
         first = piece.first_column - scaled_columns(config.norm_rope)[0]
         return buffers.early.kept[kept][0:tokens, first : first + piece.width]
     return buffers.outputs[t][0:tokens, piece.first_column : piece.first_column + piece.width]
@@ -149,7 +149,7 @@ def store(config: ProjectionConfig, buffers: Buffers, output: NkiTensor, block: 
         tile = block.first_tile + t
         first, tokens = tile_tokens(config, tile)
         parts = [(0, core_width)]
-        if tile >= first_kept_tile(config) and config.norm_rope is not None:
+        if tile >= first_kept_tile(config) and config.norm_rope != None:
             start, width = scaled_columns(config.norm_rope)
             parts = [(0, start), (start + width, config.width)]
         for start, stop in parts:

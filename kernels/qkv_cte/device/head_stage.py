@@ -44,7 +44,7 @@ def allocate_heads(config: ProjectionConfig, operands: Operands) -> HeadBuffers:
     stage = config.stages.heads
     staged, scratch, inv_rms, means = [], [], [], []
     vectors: dict[str, NkiTensor] = {}
-    if stage is not None:
+    if stage != None:
         columns = min(config.bank_columns, config.width)
         count = columns // stage.head_dim
         norm_end = columns + count if has_norm(config, "") else columns
@@ -57,7 +57,7 @@ def allocate_heads(config: ProjectionConfig, operands: Operands) -> HeadBuffers:
                 inv_rms.append(whole[:, columns:norm_end])
             if end > norm_end:
                 means.append(whole[:, norm_end:end])
-        if operands.head_vectors is not None:
+        if operands.head_vectors != None:
             for name, source in operands.head_vectors.items():
                 vectors[name] = place(config, name, (S_TILE, stage.head_dim), source.dtype)
     rope = allocate_rope(config, operands)
@@ -80,7 +80,7 @@ def allocate_rope(config: ProjectionConfig, operands: Operands) -> dict[str, lis
     rope: dict[str, list[NkiTensor]] = {}
     for name, source in rope_sources(operands):
         tiles = []
-        if stage is not None and stage.rope_bytes > 0 and source is not None:
+        if stage != None and stage.rope_bytes > 0 and source != None:
             for t in range(config.blocks[0].num_tiles):
                 tiles.append(place(config, f"{name}_{t}", (S_TILE, stage.head_dim), source.dtype))
         rope[name] = tiles
@@ -90,10 +90,10 @@ def allocate_rope(config: ProjectionConfig, operands: Operands) -> dict[str, lis
 def has_norm(config: ProjectionConfig, kind: str) -> bool:
     """Whether any segment has a norm of this kind, or of any kind where it is ""."""
     found = False
-    if config.stages.heads is not None:
+    if config.stages.heads != None:
         for segment in config.stages.heads.segments:
             for norm in (segment.before, segment.after):
-                if norm is not None and kind in ("", norm.kind):
+                if norm != None and kind in ("", norm.kind):
                     found = True
     return found
 
@@ -111,7 +111,7 @@ def rope_sources(operands: Operands) -> list[tuple[str, NkiTensor | None]]:
 def head_vectors(operands: Operands, heads: HeadBuffers) -> list[tuple[NkiTensor, NkiTensor]]:
     """Rows that are loaded to every partition, with where they go."""
     vectors = []
-    if operands.head_vectors is not None:
+    if operands.head_vectors != None:
         for name, source in operands.head_vectors.items():
             vectors.append((source, heads.vectors[name]))
     return vectors
@@ -120,7 +120,7 @@ def head_vectors(operands: Operands, heads: HeadBuffers) -> list[tuple[NkiTensor
 def load_rope(config: ProjectionConfig, operands: Operands, heads: HeadBuffers, block: SBlock) -> None:
     """Loads the RoPE caches of a block's tokens: sin[t][s, i] = -sin_cache[token, i] in the lower half."""
     stage = config.stages.heads
-    if stage is None or stage.rope_bytes == 0:
+    if stage == None or stage.rope_bytes == 0:
         return
     half = stage.head_dim // 2
     tables = [
@@ -133,7 +133,7 @@ def load_rope(config: ProjectionConfig, operands: Operands, heads: HeadBuffers, 
         first, tokens = tile_tokens(config, block.first_tile + t)
         first += first_token(config)
         for targets, source in tables:
-            if source is not None and len(targets) > 0:
+            if source != None and len(targets) > 0:
                 rows = source.reshape((source.shape[0] * source.shape[1], source.shape[2]))
                 copy(dst=targets[t][0:tokens, :], src=rows[first : first + tokens, :])
         for sines in (heads.sin, heads.k_sin):
@@ -156,7 +156,7 @@ def finish_heads(
     finished = after(rope(before(staged)))
     """
     stage = config.stages.heads
-    if stage is None:
+    if stage == None:
         return
     segment = stage.segments[piece.head_segment]
     by_head = (piece.width // stage.head_dim, stage.head_dim)
@@ -164,15 +164,15 @@ def finish_heads(
     x = staged.reshape_dim(1, by_head)
     result = finished.reshape_dim(1, by_head)
     scratch = heads.scratch[slot][0:tokens, 0 : piece.width].reshape_dim(1, by_head)
-    if segment.before is not None:
-        last = stage.rope_bytes == 0 and segment.after is None
+    if segment.before != None:
+        last = stage.rope_bytes == 0 and segment.after == None
         normalise(heads, segment.before, f"{segment.name}_before", x, scratch, result if last else x, slot)
     if stage.rope_bytes > 0:
         cos, sin = heads.cos[t], heads.sin[t]
         if segment.name == "k" and stage.own_k_caches:
             cos, sin = heads.k_cos[t], heads.k_sin[t]
-        rotate_heads(x, scratch, cos[0:tokens, :], sin[0:tokens, :], result if segment.after is None else x)
-    if segment.after is not None:
+        rotate_heads(x, scratch, cos[0:tokens, :], sin[0:tokens, :], result if segment.after == None else x)
+    if segment.after != None:
         normalise(heads, segment.after, f"{segment.name}_after", x, scratch, result, slot)
 
 
@@ -196,12 +196,12 @@ def normalise(
         gamma = over_heads(heads.vectors[f"{name}_gamma"][0:tokens, :], count)
     if norm.beta_bytes > 0:
         beta = over_heads(heads.vectors[f"{name}_beta"][0:tokens, :], count)
-    scaled = result if gamma is None and beta is None else x
+    scaled = result if gamma == None and beta == None else x
     nisa.tensor_tensor(dst=scaled, data1=x, data2=over_lanes(inv_rms, head_dim), op=nl.multiply, engine=vector)
-    if gamma is not None:
-        target = result if beta is None else x
+    if gamma != None:
+        target = result if beta == None else x
         nisa.tensor_tensor(dst=target, data1=x, data2=gamma, op=nl.multiply, engine=gpsimd)
-    if beta is not None:
+    if beta != None:
         nisa.tensor_tensor(dst=result, data1=x, data2=beta, op=nl.add, engine=gpsimd)
 
 

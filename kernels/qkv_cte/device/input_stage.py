@@ -38,11 +38,11 @@ def allocate_input(config: ProjectionConfig, operands: Operands) -> InputBuffers
     stage = config.stages.input
     gamma, beta, centred = None, None, None
     normed, statistics, inv_rms = [], [], []
-    if stage is not None and stage.norm != "":
+    if stage != None and stage.norm != "":
         row = (S_TILE, config.hidden)
-        if operands.input_gamma is not None:
+        if operands.input_gamma != None:
             gamma = place(config, "input_gamma", row, operands.input_gamma.dtype)
-        if operands.input_beta is not None:
+        if operands.input_beta != None:
             beta = place(config, "input_beta", row, operands.input_beta.dtype)
         if stage.norm == LAYER:
             centred = place(config, "centred", row, nl.float32)
@@ -64,9 +64,9 @@ def input_vectors(
 ) -> list[tuple[NkiTensor, NkiTensor]]:
     """Rows that are loaded to every partition, with where they go."""
     vectors = []
-    if operands.input_gamma is not None and stage.gamma is not None:
+    if operands.input_gamma != None and stage.gamma != None:
         vectors.append((operands.input_gamma[0:1, 0 : config.hidden], stage.gamma))
-    if operands.input_beta is not None and stage.beta is not None:
+    if operands.input_beta != None and stage.beta != None:
         vectors.append((operands.input_beta[0:1, 0 : config.hidden], stage.beta))
     return vectors
 
@@ -93,7 +93,7 @@ def input_rows(
     else:
         cast_copy(dst=rows, src=sources[0])
     asked = config.stages.input
-    if asked is None or asked.norm == "":
+    if asked == None or asked.norm == "":
         return rows
     if asked.norm == LAYER:
         return layer_norm(config, asked, stage, rows, slot)
@@ -121,7 +121,7 @@ def rms_norm(config: ProjectionConfig, asked: InputStage, stage: InputBuffers, r
         reduce_cmd=nisa.reduce_cmd.reset_reduce,
     )
     nisa.activation(dst=inv_rms, op=nl.rsqrt, data=total, scale=1.0 / config.hidden, bias=asked.eps)
-    if stage.gamma is None:
+    if stage.gamma == None:
         nisa.activation(dst=normed, op=nl.copy, data=rows, scale=inv_rms)
     else:
         nisa.scalar_tensor_tensor(
@@ -141,7 +141,7 @@ def layer_norm(
     """normed[s, h] = (rows[s, h] - mean[s]) * gamma[h] * rsqrt(variance[s] + eps) + beta[h], in fp32 until rounded."""
     tokens = rows.shape[0]
     normed, inv_rms = stage.normed[slot][0:tokens, :], stage.inv_rms[slot][0:tokens, :]
-    if stage.centred is None or stage.gamma is None:
+    if stage.centred == None or stage.gamma == None:
         return normed
     numbers = stage.statistics[slot][0:tokens, :]
     chunk, chunks = BN_STATS_COLUMNS, count_tiles(config.hidden, BN_STATS_COLUMNS)
@@ -160,7 +160,7 @@ def layer_norm(
         op1=nl.multiply,
         operand1=stage.gamma[0:tokens, :],
     )
-    if stage.beta is None:
+    if stage.beta == None:
         nisa.activation(dst=normed, op=nl.copy, data=centred, scale=inv_rms)
     else:
         nisa.scalar_tensor_tensor(

@@ -23,18 +23,18 @@ def load_channels(config: ProjectionConfig, buffers: Buffers, operands: Operands
     channel_scale[p, i] = weight_scales[0, i];  bias[p, i] = bias[0, i];  likewise each gamma that evictions apply
     """
     first, width = core_columns(config)
-    if buffers.channel_scale is not None and operands.weight_scales is not None and buffers.mx_scale is not None:
+    if buffers.channel_scale != None and operands.weight_scales != None and buffers.mx_scale != None:
         nisa.memset(dst=buffers.mx_scale.view(nl.uint8), value=NEUTRAL_SCALE, engine=nisa.engine.gpsimd)
         load_row(buffers.channel_scale[:, 0:width], operands.weight_scales[:, first : first + width])
-    elif operands.weight_scales is not None:
+    elif operands.weight_scales != None:
         load_weight_scales(config, buffers, operands.weight_scales)
-    if operands.bias is not None and buffers.bias is not None:
+    if operands.bias != None and buffers.bias != None:
         load_row(buffers.bias[:, 0:width], operands.bias[:, first : first + width])
-    if buffers.early is not None and config.norm_rope is not None:
+    if buffers.early != None and config.norm_rope != None:
         for i in range(len(buffers.early.gammas)):
             gamma = buffers.early.gammas[i]
             source = operands.q_gamma if config.norm_rope.segments[i].name == "q" else operands.k_gamma
-            if gamma is not None and source is not None:
+            if gamma != None and source != None:
                 load_row(gamma, source)
 
 
@@ -72,7 +72,7 @@ def load_resident_weights(config: ProjectionConfig, buffers: Buffers, weights: N
     for all of them.
     """
     banks: list[list[NkiTensor]] = []
-    if buffers.resident is None:
+    if buffers.resident == None:
         return banks
     column, width = core_columns(config)
     count = config.resident_h_tiles

@@ -50,7 +50,7 @@ def group_operands(
 def neutral_stationary_scales(config: ProjectionConfig, buffers: Buffers, block: SBlock) -> list[list[NkiTensor]]:
     """Scales of 2**0 for the columns of each S-tile, the same for all H-tiles."""
     scales: list[list[NkiTensor]] = []
-    if buffers.mx_scale is None:
+    if buffers.mx_scale == None:
         return scales
     for t in range(block.num_tiles):
         columns = even(tile_tokens(config, block.first_tile + t)[1])
@@ -63,7 +63,7 @@ def moving_block_scales(
 ) -> list[list[NkiTensor]]:
     """Block scales of the weights of a group, for each H-tile and bank; with ROW_MX all are 2**0."""
     scales: list[list[NkiTensor]] = []
-    if buffers.mx_scale is None:
+    if buffers.mx_scale == None:
         return scales
     if config.format.name == ROW_MX:
         neutral = []

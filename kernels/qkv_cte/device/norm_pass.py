@@ -13,9 +13,9 @@ from nki.language import NkiTensor
 def clear_sums(buffers: Buffers) -> None:
     """Zeroes the sums: the last S-tile may be short, and the reduction takes all of its partitions."""
     early = buffers.early
-    if early is not None and early.piece_sums is not None:
+    if early != None and early.piece_sums != None:
         nisa.memset(dst=early.piece_sums, value=0.0, engine=nisa.engine.gpsimd)
-    elif buffers.sum_squares is not None:
+    elif buffers.sum_squares != None:
         nisa.memset(dst=buffers.sum_squares, value=0.0, engine=nisa.engine.gpsimd)
 
 
@@ -26,7 +26,7 @@ def accumulate_squares(config: ProjectionConfig, buffers: Buffers, block: SBlock
 
     S-tiles are counted over all tokens of the core, so every batch has columns of its own.
     """
-    if config.norm_rope is None or buffers.sum_squares is None or buffers.squares is None:
+    if config.norm_rope == None or buffers.sum_squares == None or buffers.squares == None:
         return
     for t in range(block.num_tiles):
         tile = block.first_tile + t
@@ -54,14 +54,14 @@ def reduce_to_inv_rms(
     Returns:
         [128 tokens, segment x S-tile] fp32; None where no segment is normalised.
     """
-    if config.norm_rope is None or buffers.sum_squares is None:
+    if config.norm_rope == None or buffers.sum_squares == None:
         return None
     s_tiles = count_tiles(config.tokens_per_core, S_TILE)
     sums, ranks = buffers.sum_squares, 1
-    if piece_sums is not None:
+    if piece_sums != None:
         add_pieces(config.norm_rope, piece_sums, sums, s_tiles)
     inv_rms = place(config, "inv_rms", (S_TILE, config.norm_rope.sum_columns), nl.float32)
-    if config.norm_rope.replica_groups is not None:
+    if config.norm_rope.replica_groups != None:
         ranks = len(config.norm_rope.replica_groups[0])
         groups = ncc.ReplicaGroup(config.norm_rope.replica_groups)
         ncc.all_reduce([sums], [inv_rms], groups, nl.add)

@@ -36,7 +36,7 @@ def load_gammas(
     for segment in norm_rope.segments:
         source = q_gamma if segment.name == "q" else k_gamma
         gamma = None
-        if source is not None and segment.gamma_bytes > 0:
+        if source != None and segment.gamma_bytes > 0:
             gamma = place(config, f"gamma_{segment.name}", (S_TILE, segment.width), source.dtype)
             load_row(gamma, source)
         gammas.append(gamma)
@@ -63,13 +63,13 @@ def allocate_pass(
     angle_shape = (S_TILE, norm_rope.head_dim)
     for i in range(min(PASS_BUFFERS, s_tiles * len(norm_rope.segments))):
         rows.append(place(config, f"pass_rows_{i}", (S_TILE, widest), output.dtype))
-        if cos is not None:
+        if cos != None:
             scaled_cos = place(config, f"scaled_cos_{i}", angle_shape, nl.float32)
             scaled_sin = place(config, f"scaled_sin_{i}", angle_shape, nl.float32)
             angles.append((scaled_cos, scaled_sin))
             straight.append(place(config, f"straight_{i}", (S_TILE, widest), nl.float32))
             crossed.append(place(config, f"crossed_{i}", (S_TILE, widest), nl.float32))
-    if cos is not None:
+    if cos != None:
         for i in range(min(PASS_BUFFERS, s_tiles)):
             cos_tile = place(config, f"cos_{i}", angle_shape, cos.dtype)
             caches.append((cos_tile, place(config, f"sin_{i}", angle_shape, cos.dtype)))

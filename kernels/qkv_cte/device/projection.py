@@ -47,7 +47,7 @@ def project(config: ProjectionConfig, operands: Operands, output: NkiTensor) -> 
     early = buffers.early
     for block in config.blocks:
         stationary = load_activations(config, buffers, stage, operands, block)
-        if early is not None:
+        if early != None:
             load_block_caches(config, early, block.first_tile, block.num_tiles, operands.cos, operands.sin)
         load_rope(config, operands, heads, block)
         for group in core_groups(config, block):
@@ -64,7 +64,7 @@ def project(config: ProjectionConfig, operands: Operands, output: NkiTensor) -> 
         store_sums(config, sums, operands, block)
         write_caches(config, buffers, caches, operands, block)
         store(config, buffers, output, block)
-    if early is not None:
+    if early != None:
         scale_pass(config, buffers, early, output)
     else:
         apply_pass(config, buffers, operands, output)

@@ -96,8 +96,8 @@ def qkv_projection(
     }
     sums = {"q": q_squared_sum, "k": k_squared_sum, "v": v_squared_sum}
     residuals: tuple[NkiTensor, ...] = ()
-    if residual_0 is not None:
-        residuals = (residual_0,) if residual_1 is None else (residual_0, residual_1)
+    if residual_0 != None:
+        residuals = (residual_0,) if residual_1 == None else (residual_0, residual_1)
     operands = Operands(
         hidden=hidden,
         weight=weight,
@@ -129,6 +129,6 @@ def given(named: dict[str, NkiTensor | None]) -> dict[str, NkiTensor]:
     """Those that are not None."""
     found: dict[str, NkiTensor] = {}
     for name, tensor in named.items():
-        if tensor is not None:
+        if tensor != None:
             found[name] = tensor
     return found

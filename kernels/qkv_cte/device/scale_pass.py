@@ -20,7 +20,7 @@ def scale_pass(config: ProjectionConfig, buffers: Buffers, early: EarlyBuffers, 
     """
     norm_rope = config.norm_rope
     inv_rms = reduce_to_inv_rms(config, buffers, early.piece_sums)
-    if norm_rope is None or inv_rms is None:
+    if norm_rope == None or inv_rms == None:
         return
     first_column, width = scaled_columns(norm_rope)
     core_first = nl.program_id(0) * config.tokens_per_core

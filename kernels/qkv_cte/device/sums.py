@@ -60,7 +60,7 @@ def square_piece(sums: SumBuffers, piece: Piece, projected: NkiTensor, t: int) -
 def store_sums(config: ProjectionConfig, sums: SumBuffers, operands: Operands, block: SBlock) -> None:
     """Adds up a block's partial sums and writes them: sums[segment][token] = sum over banks of partial."""
     segments = config.stages.sums
-    if len(segments) == 0 or operands.sums is None:
+    if len(segments) == 0 or operands.sums == None:
         return
     for t in range(block.num_tiles):
         first, tokens = tile_tokens(config, block.first_tile + t)

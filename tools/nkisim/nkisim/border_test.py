@@ -318,3 +318,18 @@ def test_options_of_a_wrong_type_are_refused_by_name(options: dict[str, Any]) ->
 def test_tensors_take_no_part_in_python_arithmetic(calculate: Any) -> None:
     with pytest.raises(DtypeError, match="Python arithmetic with x; accepted: instructions"):
         run(calculate, numbers(4, 6))
+
+
+def test_tensors_compare_with_none_as_python_says() -> None:
+    """Kernels ask so whether an argument was given: the device's compiler has no `is`."""
+    answers: list[Any] = []
+
+    def asked(x, missing):
+        for tensor in (x, x[0:2, :], nl.ndarray((4, 6), nl.bfloat16, buffer=nl.psum)):
+            answers.extend([tensor == None, tensor != None])  # noqa: E711
+        answers.extend([missing == None, missing != None])  # noqa: E711
+        return doubled(x)
+
+    run(asked, numbers(4, 6), None)
+    assert answers == [False, True] * 3 + [True, False]
+    assert {type(answer) for answer in answers} == {bool}
