@@ -18,8 +18,8 @@ from tools.timeline_report import roofline, summary
 from tools.timeline_report.roofline import Point
 
 NOTE = (
-    "Predicted by the device-time model; no Trainium was used. Limit: the slower of the matrix products at the Tensor "
-    "Engine's peak rate and the HBM bytes at the cores' share of the bandwidth, and what it alone would take of the "
+    "Predicted by the device-time model; no Trainium was used. Limit: what takes longer, the matmuls at the Tensor "
+    "Engine's peak rate or the HBM bytes at the cores' share of the bandwidth. Share: that time over the predicted "
     "time. PE busy: share of the time that the Tensor Engine is busy. x: relative to this plan."
 )
 

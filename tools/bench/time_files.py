@@ -20,7 +20,7 @@ _FILES = {
     "trace": "write one shape's predicted timeline as a Chrome trace, which Perfetto opens",
     "report": "write one shape's HTML report: timeline, where the time goes, roofline, plan",
     "occupancy": "write a PNG of one shape's engines, SBUF and PSUM over time",
-    "roofline": "write a PNG of all shapes below the limits of Tensor Engine and HBM",
+    "roofline": "write a PNG of all shapes against the limits of Tensor Engine and HBM",
 }
 OPTIONS = ("case", *_FILES, "compare")
 """What `add_options` adds."""
@@ -81,11 +81,11 @@ def _png(option: str, reports: Sequence[Report], points: Sequence[Point]) -> byt
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds --case, --compare and an option for each file."""
-    parser.add_argument("--case", metavar="NAME", help="of the suite, run this shape only")
+    parser.add_argument("--case", metavar="NAME", help="run only this shape of the suite")
     for option, words in _FILES.items():
         parser.add_argument(f"--{option}", type=file_name, metavar="FILE", help=words)
     parser.add_argument(
-        "--compare", type=file_name, metavar="OLD.json", help="compare predicted times with those that --json wrote"
+        "--compare", type=file_name, metavar="OLD.json", help="compare predicted times with a file written by --json"
     )
 
 

@@ -81,8 +81,8 @@ def cache_folder(given: Path) -> Path:
 def main() -> None:
     """Serves until interrupted."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where to keep it ({FOLDER})")
-    parser.add_argument("--port", type=int, default=PORT, help=f"port on {HOST} ({PORT})")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"folder of the cache (default {FOLDER})")
+    parser.add_argument("--port", type=int, default=PORT, help=f"port on {HOST} (default {PORT})")
     arguments = parser.parse_args()
     folder = cache_folder(arguments.folder)
     with tempfile.TemporaryDirectory() as state:

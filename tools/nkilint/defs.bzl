@@ -1,4 +1,4 @@
-"""nkilint_test: kernels hold nothing that simulates and does not specialise on the device."""
+"""nkilint_test: kernels use only Python that the NKI compiler accepts."""
 
 load("@rules_python//python:defs.bzl", "py_test")
 

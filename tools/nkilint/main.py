@@ -1,4 +1,4 @@
-"""Reports Python in kernels that simulates and does not specialise on the device.
+"""Reports Python in NKI kernels that the simulator runs but the NKI compiler rejects.
 
     bazel run //tools/nkilint -- FILE...
 
@@ -21,8 +21,8 @@ examples:
   bazel run //tools/nkilint -- kernels/qkv_cte/*.py
   bazel run //tools/nkilint -- --rules
 
-Give all files of a kernel at once: what kernel code calls in another of the files is kernel code too. Host code in
-the same files is left alone.
+Give all files of a kernel at once: functions that kernel code calls in the other files are kernel code too. Host code
+in these files is not checked.
 """
 
 
@@ -44,12 +44,12 @@ def main(arguments: list[str]) -> int:
     """The command; returns its exit status."""
     parser = argparse.ArgumentParser(
         prog="nkilint",
-        description="Reports Python in NKI kernels that simulates and does not specialise on the device.",
+        description="Reports Python in NKI kernels that the simulator runs but the NKI compiler rejects.",
         epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("files", nargs="*", metavar="FILE", help="a Python file")
-    parser.add_argument("--rules", action="store_true", help="list the rules with their sources and exit")
+    parser.add_argument("files", nargs="*", metavar="FILE", help="Python file of a kernel")
+    parser.add_argument("--rules", action="store_true", help="list the rules with their sources, and exit")
     options = parser.parse_args(arguments)
     if options.rules:
         for rule in RULES:

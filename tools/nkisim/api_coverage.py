@@ -191,7 +191,9 @@ def table(listed: list[Row]) -> str:
 
 def main(arguments: list[str]) -> int:
     """Prints the table; 1 where a call or name is missing or a signature differs."""
-    parser = argparse.ArgumentParser(prog="coverage", description="What of the documented NKI API is simulated.")
+    parser = argparse.ArgumentParser(
+        prog="coverage", description="Lists each documented NKI call and whether the simulator implements it."
+    )
     parser.parse_args(arguments)
     listed, missing = list(rows()), missing_names()
     print(table(listed))

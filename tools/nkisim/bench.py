@@ -3,7 +3,7 @@
     bazel run //tools/nkisim:bench
     bazel run //tools/nkisim:bench -- --threads 1 --repeat 5
 
-Ratios, each with the limit that it is held to:
+Prints these ratios and their limits; exit status 1 if one is above its limit:
   projection   an MX projection of 1024 tokens, 5120 inputs and 3840 outputs with numerics, against `torch.matmul` in
                fp32 of the same matrices on as many threads; 0.7 where bf16 dot products are used, else 1.3.
   others       one instruction each without numerics, against a call of an empty Python function with as many
@@ -161,8 +161,8 @@ def _best_of(
 def main() -> None:
     """Prints the ratios; exits with 1 where one is over its limit."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="of torch and of the simulator")
-    parser.add_argument("--repeat", type=int, default=3, help="runs of which the fastest counts")
+    parser.add_argument("--threads", type=int, default=os.cpu_count(), help="threads of torch and of the simulator")
+    parser.add_argument("--repeat", type=int, default=3, help="number of runs; the fastest counts")
     arguments = parser.parse_args()
     if arguments.threads < 1 or arguments.repeat < 1:
         parser.error(f"--threads {arguments.threads}, --repeat {arguments.repeat}; accepted: 1 and up")

@@ -1,7 +1,7 @@
-"""Shows the plan that a kernel would choose, why, and how long it is predicted to take; or sweeps sizes and knobs.
+"""Shows the plan of a kernel call, the reasons for it and its predicted time; or sweeps sizes and plan options.
 
-Every option of a kernel takes one value or several: 1,2,4 or 1..8, and `plan` for what the plan chooses itself. With
-one value for each, the plan is printed. With several, every combination is planned and predicted, in parallel over
+Every option of a kernel takes one value or several: 1,2,4 or 1..8, or `plan` for the value that the planner chooses.
+With one value each, the plan is printed. With several, every combination is planned and predicted, in parallel
 processes. Everything is simulated; no Trainium is used.
 """
 
@@ -135,10 +135,14 @@ def _parser() -> OneLineParser:
     for subject in SUBJECTS.values():
         one = kernels.add_parser(subject.name, help=subject.help, description=__doc__, epilog=_EXAMPLES)
         add_subject(one, subject)
-        one.add_argument("--csv", type=file_name, metavar="FILE", help="write a line per point to this file, too")
-        one.add_argument("--json", type=file_name, metavar="FILE", help="write everything to this file, too")
-        one.add_argument("--plot", type=file_name, metavar="FILE", help="write a PNG of the predicted times, too")
-        one.add_argument("--jobs", type=integer(1, 1024), metavar="N", help="processes (default: the processors)")
+        one.add_argument(
+            "--csv", type=file_name, metavar="FILE", help="also write one line per combination to this file"
+        )
+        one.add_argument("--json", type=file_name, metavar="FILE", help="also write everything to this file")
+        one.add_argument("--plot", type=file_name, metavar="FILE", help="also write a PNG of the predicted times")
+        one.add_argument(
+            "--jobs", type=integer(1, 1024), metavar="N", help="parallel processes (default: all processors)"
+        )
     return parser
 
 

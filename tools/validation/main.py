@@ -29,7 +29,7 @@ exit status: {OK} every published order is predicted, {NOT_AS_MEASURED} one is n
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command; returns its exit status."""
     parser = OneLineParser("validate", __doc__, _EXAMPLES)
-    parser.add_argument("--markdown", type=file_name, metavar="FILE", help="write the report to this file, too")
+    parser.add_argument("--markdown", type=file_name, metavar="FILE", help="also write the report to this file")
     options = parser.parse_args(arguments)
     try:
         require_stdout()

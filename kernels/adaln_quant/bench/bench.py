@@ -144,14 +144,14 @@ def _parser() -> OneLineParser:
     parser.add_argument(
         "--modulation",
         choices=[modulation.value for modulation in Modulation],
-        help=f"of --shape: none quantises rows as they are (default: {DEFAULT_MODULATION})",
+        help=f"scale and shift of --shape; none: row quantisation alone (default: {DEFAULT_MODULATION})",
     )
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
     parser.add_argument(
         "--target", default=DEFAULT_TARGET, help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no fp8 rows"
     )
-    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
-    parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="skip values and their errors")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="also write the results to this file")
     time_files.add_options(parser)
     return parser
 

@@ -32,12 +32,12 @@ def suites() -> Iterator[RenderableType]:
 def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(found)
-    yield note("Under way: S-tiles in buffers of their own. SBUF: KiB per partition used, of those usable.")
+    yield note("In flight: S-tiles with their own buffers. SBUF: KiB per partition, used of usable.")
     yield _traffic(found)
     yield note(
-        "MiB between HBM and all cores, read off the simulated instruction stream. Minimum: x, scale and shift read "
-        f"once (vectors of a batch by each core), the result written. {SEPARATE.capitalize()}: AdaLN to bf16 and row "
-        "quantisation as launches of their own. x: relative to this plan."
+        "MiB between HBM and all cores, counted from the simulated instructions. Minimum: x, scale and shift read once "
+        f"(vectors of a batch by each core), the result written once. {SEPARATE.capitalize()}: AdaLN to bf16 and row "
+        "quantisation as two launches. x: relative to this plan."
     )
     for fused in (True, False):
         times = [result.predicted for result in found if bool(result.predicted.others_ns) == fused]
@@ -51,14 +51,14 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     if any(result.errors for result in found):
         yield _errors(found)
         yield note(
-            "Values computed on the simulator against the fp64 reference, random operands with outlier channels. "
-            "Roundings: fp32 roundings of an element's terms, and of a row's scale, beyond half a step of the result's "
-            f"type; accepted: {MAX_ROUNDINGS:g}. Shapes too large for that run shorter here."
+            "Simulated values against the fp64 reference, random operands with outlier channels. Roundings: error of "
+            "an element, and of a row's scale, beyond half a step of the result's type, in fp32 roundings; accepted: "
+            f"{MAX_ROUNDINGS:g}. Large shapes are computed with fewer tokens."
         )
 
 
 def _plans(found: Sequence[Result]) -> Table:
-    table = new_table("plan", "shape", "B", "S", "H", "LNC", "x", "modulation", "out", "under way", "SBUF KiB")
+    table = new_table("plan", "shape", "B", "S", "H", "LNC", "x", "modulation", "out", "in flight", "SBUF KiB")
     for result in found:
         case, planned = result.shape.case, result.shape.plan
         sbuf = f"{planned.sbuf.peak_bytes / KIB:.1f} of {planned.sbuf.capacity_bytes / KIB:.1f}"

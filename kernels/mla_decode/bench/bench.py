@@ -1,7 +1,8 @@
 """Plans, simulates and checks MLA decode steps at DeepSeek-V3.2's sizes.
 
-Prints, for each shape, the plan, the HBM bytes by purpose against the unavoidable minimum, the predicted time against
-its limit and the seed's other schedules, the instructions by engine, and the error against an fp64 reference.
+Prints, for each shape: the plan; HBM bytes by purpose and the minimum; the predicted time, its limit, and the times of
+the other schedules that the kernel's published reference ("seed") reports; instructions by engine; the error against an
+fp64 reference.
 Everything is simulated; no Trainium is used.
 """
 
@@ -130,23 +131,23 @@ def _parser() -> OneLineParser:
     parser.add_argument("--target", help="trn2 or trn3 (default: the suite's)")
     parser.add_argument("--lnc", type=int, metavar="N", help="cores, 1 or 2 (default: the suite's)")
     parser.add_argument(
-        "--cores-share", choices=("tokens", "heads"), help="what two cores halve (default: the plan's choice)"
+        "--cores-share", choices=("tokens", "heads"), help="what two cores split (default: the plan's choice)"
     )
     parser.add_argument(
-        "--policy", choices=("rule", "best"), default="rule", help="best: plans of least predicted time (default: rule)"
+        "--policy", choices=("rule", "best"), default="rule", help="by rule, or of least predicted time (default: rule)"
     )
     parser.add_argument(
         "--dma-chunks", type=int, metavar="N", help="latent tiles transposed by DMA (default: the plan's choice)"
     )
-    parser.add_argument("--group", type=int, metavar="N", help="tokens of a softmax group (default: the plan's choice)")
+    parser.add_argument("--group", type=int, metavar="N", help="tokens per softmax group (default: the plan's choice)")
     parser.add_argument(
         "--ablate",
         action="append",
         choices=[field.name for field in dataclasses.fields(Schedule)],
-        help="run it this other way, which was slower or neutral; may be repeated",
+        help="use this alternative schedule, which is slower or neutral; may be repeated",
     )
-    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
-    parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="skip values and their errors")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="also write the results to this file")
     time_files.add_options(parser)
     return parser
 

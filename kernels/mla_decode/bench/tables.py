@@ -37,24 +37,23 @@ def results(found: Sequence[Result]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(found)
     yield note(
-        "Share: what two cores have half of each. Group: tokens that share a softmax. SBUF: KiB per partition used, of "
-        "those usable."
+        "Share: what two cores split. Group: tokens that share a softmax. SBUF: KiB per partition, used of usable."
     )
     yield _traffic(found)
     yield note(
-        "MiB between HBM and all cores, read off the simulated instruction stream; skipped slots count as read. "
+        "MiB between HBM and all cores, counted from the simulated instructions; skipped slots count as read. "
         "Minimum: each selected row, weight, table entry, input and result once."
     )
     yield predicted.table([result.predicted for result in found])
-    yield note(f"{predicted.NOTE} Others: schedules that the seed measured against this one.")
+    yield note(f"{predicted.NOTE} Others: alternative schedules that the published reference reports (--ablate).")
     yield _instructions(found)
     yield note("Instructions issued in the simulated run.")
     if any(result.values for result in found):
         yield _values(found)
         yield note(
-            "Relative RMS against the fp64 reference, random operands. Rounded: a torch implementation with the "
-            f"kernel's rounding points, of which a bf16 kernel's error may be {MAX_OF_ROUNDED} times. Host: seconds "
-            "of this machine, simulated kernel and torch fp32 reference."
+            "Relative RMS against the fp64 reference, random operands. Rounded: error of a torch implementation with "
+            f"the kernel's rounding points; in bf16 the kernel may have {MAX_OF_ROUNDED} times as much. Host: seconds "
+            "on this machine for the simulated kernel and for the torch fp32 reference."
         )
 
 

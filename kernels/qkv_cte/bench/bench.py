@@ -1,7 +1,7 @@
 """Plans, simulates and checks the projections of Wan2.2, or a shape or checkpoint layer of one's own.
 
-Prints, for each shape, the plan, the HBM bytes against the unavoidable minimum and two upstream schedules, the
-predicted time against its limit and theirs, the instructions by engine, and the error against an fp64 reference.
+Prints, for each shape: the plan; HBM bytes, the minimum, and the bytes of two upstream (NKI Library) schedules; the
+predicted time, its limit, and those schedules' times; instructions by engine; the error against an fp64 reference.
 Everything is simulated; no Trainium is used.
 """
 
@@ -189,18 +189,18 @@ def _parser() -> OneLineParser:
         "--shape", action="append", type=_shape, metavar="B,S,H,I", help="run a shape of your own; may be repeated"
     )
     parser.add_argument(
-        "--checkpoint", type=file_name, metavar="FILE", help="project with a layer of this safetensors file"
+        "--checkpoint", type=file_name, metavar="FILE", help="run the projections of a layer from this safetensors file"
     )
-    parser.add_argument("--layer", type=integer(0), metavar="N", help="which of its layers, from 0")
+    parser.add_argument("--layer", type=integer(0), metavar="N", help="number of the layer in --checkpoint, from 0")
     parser.add_argument(
         "--calls",
         nargs="?",
         choices=(WAN22, GENERAL),
         const=WAN22,
-        help="run the whole calls of Wan2.2, with norm and RoPE, or such calls of `qkv` as other models make",
+        help="run whole calls: wan22 (the default), with norm and RoPE, or general, `qkv` calls of other models",
     )
     parser.add_argument("--lnc", type=int, choices=(1, 2), help=f"cores (default: the suite's, else {DEFAULT_LNC})")
-    parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX products")
+    parser.add_argument("--target", help=f"trn2 or trn3 (default: {DEFAULT_TARGET}); trn2 has no MX matmuls")
     parser.add_argument(
         "--policy",
         choices=("seed", "best"),
@@ -208,8 +208,8 @@ def _parser() -> OneLineParser:
         help="how plans are chosen. seed: the fixed rule of the kernel's published reference (no random seed); best: a "
         "search for the least predicted time (default: seed)",
     )
-    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="compute no values")
-    parser.add_argument("--json", type=file_name, metavar="FILE", help="write the results to this file, too")
+    parser.add_argument("--no-numerics", dest="numerics", action="store_false", help="skip values and their errors")
+    parser.add_argument("--json", type=file_name, metavar="FILE", help="also write the results to this file")
     time_files.add_options(parser)
     return parser
 

@@ -37,9 +37,9 @@ def tables(results: Sequence[CallResult]) -> Iterator[RenderableType]:
     yield made
     yield note(
         "Predicted by the device-time model for all ranks of a group, all-reduce included; no Trainium was used. "
-        "Seed: the seed's schedule and pass. Naive: the same with all evictions and element-wise work on the Vector "
-        "Engine. PE in products: how much of the time between the first and the last product the Tensor Engine is "
-        "busy; engines: of the whole time. Weights: bytes read from HBM over the least that there are."
+        "Seed: the schedule of the kernel's published reference (--policy seed). Naive: the same with all element-wise "
+        "work on the Vector Engine. PE in products: share of the time from the first to the last matmul in which the "
+        "Tensor Engine is busy; other engines: share of the whole time. Weights: bytes read from HBM over the minimum."
     )
     if any(result.segments for result in results):
         made = new_table("whole calls: values", "call", "segment", "max ulps", "relative RMS", "")

@@ -101,9 +101,9 @@ def tables(results: Sequence[GeneralResult]) -> Iterator[RenderableType]:
         )
     yield made
     yield note(
-        "Predicted by the device-time model for one rank; no Trainium was used. Seed: the seed's schedule. Weights: "
-        f"bytes read from HBM over the least that there are. Errors: against fp64, on at most {VALUES_SEQLEN} tokens "
-        "under the seed's plan."
+        "Predicted by the device-time model for one rank; no Trainium was used. Seed: the time with --policy seed. "
+        f"Weights: bytes read from HBM over the minimum. Errors: against fp64, on at most {VALUES_SEQLEN} tokens with "
+        "the seed's plan."
     )
 
 

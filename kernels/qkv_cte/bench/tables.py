@@ -35,15 +35,15 @@ def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
     """Plan, HBM traffic, predicted time, instructions and errors, one row per shape each."""
     yield _plans(results)
     yield note(
-        "Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition used, of those "
-        "usable."
+        "Plan of each core. Resident: H-tiles of weights kept in SBUF, of all. SBUF: KiB per partition, used of usable."
     )
     yield _traffic(results)
     yield note(
-        "MiB between HBM and all cores, read off the simulated instruction stream. Minimum: every core reads each "
-        "weight, every activation once. Pinned: one I-group, so that the width limits the degree, weights all or none "
-        "resident, in sub-calls above 8 banks. Chunked: this degree, no weights resident. x: relative to this plan. "
-        "Both follow upstream's rules under this kernel's exact SBUF budget, which favours them."
+        "MiB between HBM and all cores, counted from the simulated instructions. Minimum: each core reads every weight "
+        "and every activation once. Pinned and chunked: schedules of the NKI Library (upstream) under this kernel's "
+        "exact SBUF budget, which favours them. Pinned: one I-group, so that the width limits the degree; weights all "
+        "or none resident; sub-calls above 8 PSUM banks. Chunked: this plan's degree, no weights resident. x: relative "
+        "to this plan."
     )
     yield predicted.table([result.predicted for result in results])
     yield note(predicted.NOTE)
@@ -52,8 +52,8 @@ def shapes(results: Sequence[ShapeResult]) -> Iterator[RenderableType]:
     if any(result.values for result in results):
         yield _errors(results)
         yield note(
-            f"Values computed on the simulator against the fp64 reference, random operands. Accepted: {MAX_ULPS} bf16 "
-            f"ulps. Shapes too large for that run shorter here, with the plan of that length."
+            f"Simulated values against the fp64 reference, random operands. Accepted: {MAX_ULPS} bf16 ulps. Large "
+            f"shapes are computed with fewer tokens, and the plan for that many."
         )
 
 

@@ -1,7 +1,8 @@
 """Runs the fuzzer: `bazel run //tools/nkisim/fuzz -- --minutes 60 --seed 1`.
 
-The time is shared by kernels that have to agree with the oracle, collectives that have to, and hostile calls. Exit
-status: 0 without a finding, 1 with one, of which the smallest kernel found is printed.
+Three kinds share the time: kernels compared with the oracle (differential), collectives compared with the oracle, and
+calls with senseless arguments (hostile). Exit status: 0 if no fault was found, 1 if one was; the smallest program that
+shows it is printed.
 """
 
 from __future__ import annotations
@@ -76,8 +77,10 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--minutes", type=float, default=1.0, help="how long to run (default 1)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first batch; later ones count on (default 1)")
-    parser.add_argument("--only", choices=sorted(CASES), help="one kind of case (default: both)")
+    parser.add_argument(
+        "--seed", type=int, default=1, help="random seed of the first batch; later batches count up (default 1)"
+    )
+    parser.add_argument("--only", choices=sorted(CASES), help="run this kind only (default: all, with equal time)")
     options = parser.parse_args(argv)
     if not options.minutes > 0:
         parser.error(f"--minutes {options.minutes}; accepted: above 0")
