@@ -5,11 +5,11 @@ from __future__ import annotations
 import ast
 
 from tools.nkilint import findings
-from tools.nkilint.code import Function, Source
+from tools.nkilint.code import Function, Source, is_among
 from tools.nkilint.findings import Finding, Rule, at
 from tools.nkilint.values import Kind, Values
 
-_ARRAY_LIBRARIES = ("numpy", "torch", "jax", "scipy", "ml_dtypes")
+_STANDARD = ("__future__", "collections", "dataclasses", "enum", "math", "typing")
 _OUTSIDE_STATE = ("random", "time", "os", "secrets", "datetime", "uuid")
 _READING_METHODS = ("item", "tolist", "numpy")
 _READING_CALLS = ("int", "float", "bool", "complex")
@@ -26,13 +26,15 @@ _OLD_NAMESPACE = "neuronxcc.nki"
 _INT32_MIN, _UINT32_MAX = -(2**31), 2**32 - 1
 
 
-def check_body(source: Source, function: Function, enumerations: set[str]) -> list[Finding]:
+def check_body(sources: list[Source], source: Source, function: Function, enumerations: set[str]) -> list[Finding]:
     """The findings in a function's body.
 
     Args:
+        sources: all files of the kernel.
+        source: the one that holds the function.
         enumerations: names of the Enum classes that kernel code uses.
     """
-    walk = _Body(source, function, enumerations)
+    walk = _Body(sources, source, function, enumerations)
     for statement in function.body:
         walk.visit(statement)
     return walk.found
@@ -41,7 +43,8 @@ def check_body(source: Source, function: Function, enumerations: set[str]) -> li
 class _Body(ast.NodeVisitor):
     """Walks one function in the order of its statements and collects findings."""
 
-    def __init__(self, source: Source, function: Function, enumerations: set[str]) -> None:
+    def __init__(self, sources: list[Source], source: Source, function: Function, enumerations: set[str]) -> None:
+        self._sources = sources
         self._source = source
         self._function = function
         self._enumerations = enumerations
@@ -175,10 +178,12 @@ class _Body(ast.NodeVisitor):
     def visit_Name(self, node: ast.Name) -> None:
         if isinstance(node.ctx, ast.Load) and node.id in self._assigned_globals:
             self._report(node, findings.PURITY, f"{node.id}, a global that a function assigns")
-        self._check_namespace(node)
+        self._check_imported(node)
 
     def visit_Attribute(self, node: ast.Attribute) -> None:
-        if not self._check_namespace(node):
+        if self._source.imports(node):
+            self._check_imported(node)
+        else:
             self.generic_visit(node)
 
     def visit_Call(self, node: ast.Call) -> None:
@@ -196,12 +201,7 @@ class _Body(ast.NodeVisitor):
         self.generic_visit(node)
 
     def _check_called(self, node: ast.Call, called: str) -> None:
-        library = called.partition(".")[0]
-        if library in _ARRAY_LIBRARIES and "." in called:
-            self._report(node, findings.LIBRARY, f"call of {called}")
-        elif library in _OUTSIDE_STATE and "." in called:
-            self._report(node, findings.PURITY, f"call of {called}")
-        elif called in ("set", "frozenset", "bytes", "bytearray"):
+        if called in ("set", "frozenset", "bytes", "bytearray"):
             self._report(node, findings.VALUE, f"call of {called}")
         if called in _READING_CALLS:
             for argument in node.args:
@@ -209,12 +209,13 @@ class _Body(ast.NodeVisitor):
         if isinstance(node.func, ast.Attribute) and node.func.attr in _READING_METHODS:
             self._check_read(node, node.func.value, f".{node.func.attr}() of")
 
-    def _check_namespace(self, node: ast.Name | ast.Attribute) -> bool:
+    def _check_imported(self, node: ast.Name | ast.Attribute) -> None:
         meaning = self._source.meaning(node)
-        old = meaning.startswith(_OLD_NAMESPACE)
-        if old:
-            self._report(node, findings.OLD_NAMESPACE, f"use of {meaning}")
-        return old
+        library = meaning.partition(".")[0]
+        if not self._source.imports(node) or library in ("nki", *_STANDARD) or is_among(self._sources, meaning):
+            return
+        rule = findings.PURITY if library in _OUTSIDE_STATE else findings.LIBRARY
+        self._report(node, findings.OLD_NAMESPACE if meaning.startswith(_OLD_NAMESPACE) else rule, f"use of {meaning}")
 
     def _check_condition(self, test: ast.expr) -> None:
         kind = self._values.of(test)

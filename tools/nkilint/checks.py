@@ -19,7 +19,7 @@ def check(sources: list[Source]) -> list[Finding]:
     found: set[Finding] = set()
     enumerations = {definition.name for _, definition in kernels.classes if code.is_enumeration(definition)}
     for source, function in kernels.functions:
-        found.update(check_body(source, function, enumerations))
+        found.update(check_body(sources, source, function, enumerations))
     for source, function in kernels.entries:
         found.update(_signature(source, function))
     for source, definition in kernels.classes:

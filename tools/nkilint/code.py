@@ -42,6 +42,12 @@ class Source:
             return f"{base}.{node.attr}" if base else ""
         return ""
 
+    def imports(self, node: ast.AST) -> bool:
+        """Whether a dotted name begins with an imported one."""
+        while isinstance(node, ast.Attribute):
+            node = node.value
+        return isinstance(node, ast.Name) and node.id in self.names
+
 
 @dataclass
 class Kernels:
@@ -113,6 +119,12 @@ def is_entry(source: Source, function: Function) -> bool:
     return any(source.meaning(d) == "nki.jit" for d in decorators)
 
 
+def is_among(sources: list[Source], dotted: str) -> bool:
+    """Whether a dotted name such as "kernels.x.f" is one of the files, or something in it."""
+    parts = dotted.split(".")
+    return any(_is_module(source, parts[:end]) for source in sources for end in range(1, len(parts) + 1))
+
+
 def is_simple_class(definition: ast.ClassDef) -> bool:
     """Whether NKIObject is its only base."""
     return [_last(base) for base in definition.bases] == ["NKIObject"]
@@ -168,11 +180,15 @@ def _by_module(sources: list[Source], dotted: str) -> Iterator[tuple[Source, Fun
     module, _, name = dotted.rpartition(".")
     if not module:
         return
-    ending = tuple(module.split("."))
     for source in sources:
-        parts = Path(source.path).with_suffix("").parts
-        parts = parts[:-1] if parts[-1:] == ("__init__",) else parts
-        if parts[-len(ending) :] == ending:
+        if _is_module(source, module.split(".")):
             found = source.functions.get(name) or source.classes.get(name)
             if found is not None:
                 yield source, found
+
+
+def _is_module(source: Source, module: list[str]) -> bool:
+    """Whether the file is that module, as far as its path tells."""
+    parts = Path(source.path).with_suffix("").parts
+    parts = parts[:-1] if parts[-1:] == ("__init__",) else parts
+    return list(parts[-len(module) :]) == module

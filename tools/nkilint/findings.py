@@ -54,7 +54,12 @@ VALUE = Rule(
     "None, booleans, 32-bit numbers, strings, tensors; tuples, lists, dictionaries and simple classes of them",
 )
 DICT_KEY = Rule("dict-key", _guide("NKI Values"), "strings as keys, such as str(key), or a list")
-LIBRARY = Rule("library", _guide("NKI Values"), "Python arithmetic on shapes, nki.language on tensors, or an argument")
+LIBRARY = Rule(
+    "library",
+    _guide("NKI Namespaces"),
+    "nki, Python's math, dataclasses, enum and typing, the kernel's own files, all given at once; an argument for what "
+    "the host works out",
+)
 PURITY = Rule("purity", _guide("Kernel Caching"), "an argument of the kernel")
 STATEMENT = Rule("statement", _guide("Control Flow"), "if, for, while and assert; `with` only for nl.no_reorder()")
 LOOP = Rule("loop", _guide("Control Flow"), "a loop over range(...), a list or a tuple")

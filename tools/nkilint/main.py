@@ -18,7 +18,7 @@ from tools.nkilint.findings import RULES, Finding
 
 _EXAMPLES = """\
 examples:
-  bazel run //tools/nkilint -- kernels/qkv_cte/*.py
+  bazel run //tools/nkilint -- kernels/qkv_cte/device/*.py
   bazel run //tools/nkilint -- --rules
 
 Give all files of a kernel at once: functions that kernel code calls in the other files are kernel code too. Host code

@@ -80,11 +80,18 @@ PAIRS = [
     (
         findings.LIBRARY,
         "a = np.arange(n)",
-        "call of numpy.arange",
+        "use of numpy.arange",
         "a = nl.shared_constant(np.eye(4))\nb = math.ceil(n / 2)",
     ),
-    (findings.LIBRARY, "a = torch.zeros(n)", "call of torch.zeros", "a = nl.zeros((4, 4), np.float32)"),
-    (findings.PURITY, "a = random.random()", "call of random.random", "a = nl.rand((4, 4), nl.float32)"),
+    (findings.LIBRARY, "a = torch.zeros(n)", "use of torch.zeros", "a = nl.zeros((4, 4), nl.float32)"),
+    (findings.LIBRARY, "a = nl.zeros((4, 4), np.float32)", "use of numpy.float32", "a = math.ceil(n / 3)"),
+    (
+        findings.LIBRARY,
+        "import host.call\na = host.call.f(n)",
+        r"use of host\.call\.f",
+        "a = nl.shared_constant(np.ones(3))",
+    ),
+    (findings.PURITY, "a = random.random()", "use of random.random", "a = nl.rand((4, 4), nl.float32)"),
     (findings.PURITY, "global calls\ncalls = 1", "`global calls`", "calls = 1"),
     (
         findings.TENSOR_VALUE,
@@ -246,9 +253,38 @@ def test_calls_into_other_files(tmp_path):
     both = lint(["pkg/k.py", "pkg/parts.py"], tmp_path)
     assert {f.path for f in both} == {"pkg/parts.py"}
     assert len(both) == 4
-    assert lint(["pkg/k.py"], tmp_path) == []
+    (alone,) = lint(["pkg/k.py"], tmp_path)
+    assert (alone.rule, alone.what) == (findings.LIBRARY, "use of pkg.parts.host")
     (tmp_path / "pkg" / "k.py").write_text("from pkg import parts\n" + _kernel("parts.host(n)"))
     assert len(lint(["pkg/k.py", "pkg/parts.py"], tmp_path)) == 4
+
+
+@pytest.mark.parametrize(
+    ("imported", "body"),
+    [
+        ("from pkg.device.config import SIZE", "a = SIZE"),
+        ("from pkg.device import config", "a = config.SIZE"),
+        ("import pkg.device.config", "a = pkg.device.config.SIZE"),
+    ],
+)
+def test_kernels_take_from_their_own_files_only(tmp_path, imported, body):
+    for folder in ("device", "host"):
+        (tmp_path / "pkg" / folder).mkdir(parents=True)
+        (tmp_path / "pkg" / folder / "config.py").write_text("SIZE = 3\n")
+    text = f"{imported}\n{_kernel(body)}"
+    (tmp_path / "pkg" / "device" / "k.py").write_text(text)
+    files = ["pkg/device/k.py", "pkg/device/config.py"]
+    assert lint(files, tmp_path) == []
+    (tmp_path / "pkg" / "device" / "k.py").write_text(text.replace("pkg.device", "pkg.host"))
+    (outside,) = lint(files, tmp_path)
+    assert (outside.rule, outside.what) == (findings.LIBRARY, "use of pkg.host.config.SIZE")
+
+
+def test_relative_imports_name_the_kernels_own_files(tmp_path):
+    (tmp_path / "k.py").write_text(f"from .config import SIZE\n{_kernel('a = SIZE')}")
+    (tmp_path / "config.py").write_text("SIZE = 3\n")
+    assert lint(["k.py", "config.py"], tmp_path) == []
+    assert [f.rule for f in lint(["k.py"], tmp_path)] == [findings.LIBRARY]
 
 
 def test_every_rule_has_a_pair():
@@ -310,7 +346,7 @@ def test_help_and_rules(capsys):
     with pytest.raises(SystemExit) as stopped:
         main(["--help"])
     assert stopped.value.code == 0
-    assert "bazel run //tools/nkilint -- kernels/qkv_cte/*.py" in capsys.readouterr().out
+    assert "bazel run //tools/nkilint -- kernels/qkv_cte/device/*.py" in capsys.readouterr().out
     assert main(["--rules"]) == 0
     printed = capsys.readouterr().out
     assert all(rule.name in printed and rule.source in printed for rule in findings.RULES)
