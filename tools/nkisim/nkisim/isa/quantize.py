@@ -21,10 +21,12 @@ _RESULTS = (dtypes.float8_e5m2_x4, dtypes.float8_e4m3fn_x4)
 def quantize_mx(dst: NkiTensor, src: NkiTensor, dst_scale: NkiTensor, name: str | None = None) -> NkiInstruction:
     """Quantises `src` to fp8 in blocks of 8 partitions x 4 elements, which share one e8m0 scale.
 
-    The scale is the power of two that brings the block's largest magnitude into the top binade of the fp8 type:
-    rounded down, as the sample algorithm of the OCP standard, the SDK's tutorial and the chip have it, so that what
-    exceeds the largest number there saturates. The SDK's description of this call also names a scale twice as large.
-    Zeros get the smallest scale, 2 ** -127; a block with a NaN the scale NaN. See `numerics.mx.quantize`.
+    The scale is the power of two that brings the block's largest magnitude into the top binade of the fp8 type,
+    2 ** (floor(log2(amax)) - Emax), so that what exceeds the largest number there saturates. Sources disagree: field
+    report n1, `quantize_mx_golden` of the SDK's deep-dives/mxfp-matmul and the sample algorithm of the OCP standard
+    have this scale; the SDK's page of this call has one twice as large, with Emax - 1 in place of Emax. Nobody ran it
+    on a chip for this project. Zeros get the smallest scale, 2 ** -127; a block with a NaN the scale NaN. See
+    `numerics.mx.quantize`.
 
     Args:
         dst: float8_e5m2_x4 or float8_e4m3fn_x4 tile in SBUF, (P, F / 4).
