@@ -89,7 +89,7 @@ def mla_decode_attention(
                 latent[token] = weights.T @ rows / sum(weights)
         values = out_absorb_w @ latent;  output = values.T @ o_proj_w
     """
-    assert n_prior == config.n_prior
+    assert n_prior == config.n_prior, f"n_prior is {n_prior}; accepted: {config.n_prior}, which the plan is made for"
     shape = (all_tokens(config), config.hidden)
     output = nl.ndarray(shape, dtype=kv_row_cur.dtype, buffer=nl.shared_hbm, name="output")
     start = first_token(config)

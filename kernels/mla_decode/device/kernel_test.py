@@ -168,12 +168,18 @@ def test_a_token_alone_is_as_in_a_batch_with_transposes_by_dma(tokens):
         assert torch.equal(run.attention(one, tokens_of(operands, [token]))[0], together[token])
 
 
-def test_a_plan_for_one_core_is_refused_on_two():
-    """Else both would do every token."""
+@pytest.mark.parametrize(
+    ("cores", "n_prior", "message"),
+    [
+        (2, 20, "launched on 2 cores; accepted: 1, which the plan is made for"),  # else both would do every token
+        (1, 21, "n_prior is 21; accepted: 20, which the plan is made for"),
+    ],
+)
+def test_a_call_that_the_plan_is_not_for_is_refused(cores, n_prior, message):
     case = Case("cores", 2, 1, 20)
     operands = normal_operands(case)
-    with pytest.raises(AssertionError):
-        nki.simulate(staged_attention[2])(
+    with pytest.raises(AssertionError, match=message):
+        nki.simulate(staged_attention[cores])(
             shim.stage_absorbed(operands.q_absorbed),
             shim.stage_rope(operands.q_pe),
             operands.kv_cache,
@@ -182,7 +188,7 @@ def test_a_plan_for_one_core_is_refused_on_two():
             operands.positions,
             operands.out_absorb_w,
             operands.o_proj_w,
-            case.n_prior,
+            n_prior,
             case.softmax_scale,
             case.plan.config,
         )

@@ -27,7 +27,7 @@ def sum_by_weights(
     latent[h, c] = sum over keys of weights * latent part of its row / sum over keys of weights
     latent_features[f, part, h, token] = latent[h, 128 part + f]
     """
-    assert buffers.latent != None
+    assert buffers.latent != None, "the plan has no latent buffer; accepted: one whose schedule has stationary_weights"
     latent, tiles, heads = buffers.latent, prior_tiles(config), config.n_heads
     first, stop = config.rope, config.rope + config.kv_lora_rank
     total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)

@@ -24,15 +24,21 @@ def packed_row_bytes(config: AttentionConfig) -> int:
     return config.kv_lora_rank + 4 * (config.kv_lora_rank // SCALED_CODES) + 2 * config.rope
 
 
+def check_cores(config: AttentionConfig) -> None:
+    """The launch has the cores that the plan shares the work between."""
+    cores = nl.num_programs(0)
+    assert cores == config.cores, f"launched on {cores} cores; accepted: {config.cores}, which the plan is made for"
+
+
 def first_token(config: AttentionConfig) -> int:
     """The first of this core's tokens."""
-    assert nl.num_programs(0) == config.cores
+    check_cores(config)
     return nl.program_id(0) * config.n_tokens if config.cores_share == "tokens" else 0
 
 
 def first_head(config: AttentionConfig) -> int:
     """The first of this core's heads."""
-    assert nl.num_programs(0) == config.cores
+    check_cores(config)
     return nl.program_id(0) * config.n_heads if config.cores_share == "heads" else 0
 
 

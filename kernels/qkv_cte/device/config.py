@@ -117,7 +117,7 @@ class Flow(NKIObject):
         kept_tiles: last S-tiles whose normalised columns stay in SBUF for the pass; with `early` only.
         pass_buffers: rotating buffers for the rows that the pass reads again; with `early` only.
         chunk_buffers: rotating buffers for streamed weights.
-        scalar_every: the Scalar Engine evicts every so manieth bank, the Vector Engine the others; 0 for none.
+        scalar_every: the Scalar Engine evicts one bank in this many, the Vector Engine the others; 0 for none.
         one_engine: the Vector Engine does what GpSimd could, too; what schedules are measured against.
     """
 

@@ -9,7 +9,7 @@ import nki.language as nl
 from kernels.qkv_cte.device.config import NormRopePass, Piece, ProjectionConfig
 from kernels.qkv_cte.device.early_buffers import EarlyBuffers
 from kernels.qkv_cte.device.engines import helper
-from kernels.qkv_cte.device.tiling import tile_tokens
+from kernels.qkv_cte.device.tiling import first_token, tile_tokens
 from kernels.qkv_cte.device.transfer import copy
 from nki.language import NkiTensor
 
@@ -30,7 +30,7 @@ def load_block_caches(
         return
     batch, seqlen, head_dim = cos_cache.shape
     flat = (batch * seqlen, head_dim)
-    core_first = nl.program_id(0) * config.tokens_per_core
+    core_first = first_token(config)
     for t in range(num_tiles):
         first, tokens = tile_tokens(config, first_tile + t)
         cos, sin = early.caches[t]

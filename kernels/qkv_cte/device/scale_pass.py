@@ -8,7 +8,7 @@ from kernels.qkv_cte.device.early_buffers import EarlyBuffers
 from kernels.qkv_cte.device.evict import output_columns
 from kernels.qkv_cte.device.norm_pass import reduce_to_inv_rms
 from kernels.qkv_cte.device.placing import place
-from kernels.qkv_cte.device.tiling import count_tiles, first_kept_tile, scaled_columns, tile_tokens
+from kernels.qkv_cte.device.tiling import count_tiles, first_kept_tile, first_token, scaled_columns, tile_tokens
 from kernels.qkv_cte.device.transfer import copy
 from nki.language import NkiTensor
 
@@ -23,7 +23,7 @@ def scale_pass(config: ProjectionConfig, buffers: Buffers, early: EarlyBuffers, 
     if norm_rope == None or inv_rms == None:
         return
     first_column, width = scaled_columns(norm_rope)
-    core_first = nl.program_id(0) * config.tokens_per_core
+    core_first = first_token(config)
     first_kept = first_kept_tile(config)
     loaded = []
     for i in range(config.flow.pass_buffers):
