@@ -13,15 +13,8 @@ from nki.language import NkiTensor
 def common_calls(target: str = "trn3") -> dict[str, tuple[Any, ...]]:
     """By name: the function, and operands that it takes on the target, made in the kernel that runs."""
     newer = _trn3_calls() if target == "trn3" else ()
-    calls = (
-        *newer,
-        *_tensor_calls(),
-        *_vector_calls(),
-        *_searches(),
-        *_scalar_calls(),
-        *_gpsimd_calls(),
-        *_dma_calls(),
-    )
+    vector, gpsimd = (*_vector_calls(), *_searches()), (*_gpsimd_calls(), *_gathers(), *_random_calls())
+    calls = (*newer, *_tensor_calls(), *vector, *_scalar_calls(), *gpsimd, *_dma_calls())
     return {call[0].__name__: call for call in sorted(calls, key=lambda call: call[0].__name__)}
 
 
@@ -43,6 +36,7 @@ def _trn3_calls() -> Iterable[tuple[Any, ...]]:
     yield nisa.activate2, x, nl.exp, y, 2.0, column, nl.multiply, nl.add
     yield nisa.exponential, x, y, column
     yield nisa.nc_matmul_mx, _fp32(buffer=nl.psum), *data, *scales
+    yield nisa.rand2, x, 0.0, 1.0
     yield nisa.quantize_mx, data[0], nl.ndarray((128, 512), nl.bfloat16), scales[0]
 
 
@@ -51,7 +45,6 @@ def _vector_calls() -> Iterable[tuple[Any, ...]]:
     mask, statistics, moments = nl.ndarray((128, 512), nl.uint8), _fp32(6), _fp32(2)
     yield nisa.bn_aggr, moments, statistics
     yield nisa.bn_stats, statistics, x
-    yield nisa.dropout, x, y, 0.5
     yield nisa.memset, x, 0.0
     yield nisa.nc_stream_shuffle, x, y, [0] * 32
     yield nisa.range_select, x, y, nl.greater_equal, nl.less, low, high
@@ -86,10 +79,27 @@ def _gpsimd_calls() -> Iterable[tuple[Any, ...]]:
     register = nisa.register_alloc(1)
     yield nisa.affine_select, x, [[1, 512]], 1, y, 0.0
     yield nisa.iota, nl.ndarray((128, 512), nl.int32), [[1, 512]], 0, 1
-    yield nisa.local_gather, _fp32(32), x, nl.ndarray((128, 2), nl.uint16)
     yield nisa.register_load, register, element
     yield nisa.register_move, register, 3
     yield nisa.register_store, element, register
+    yield nisa.tensor_partition_reduce, nl.ndarray((1, 512), nl.float32), nl.add, x
+
+
+def _gathers() -> Iterable[tuple[Any, ...]]:
+    x, indices = _fp32(), nl.ndarray((128, 512), nl.uint32)
+    words, best, places = (nl.ndarray((128, n), d) for n, d in ((512, nl.bfloat16), (8, nl.bfloat16), (8, nl.uint32)))
+    segments, bounds = nl.ndarray((1, 512), nl.int32), nl.ndarray((1, 2, 512), nl.int32)
+    yield nisa.local_gather, _fp32(32), x, nl.ndarray((128, 2), nl.uint16)
+    yield nisa.nc_n_gather, _fp32(), x, indices
+    yield nisa.nonzero_with_count, nl.ndarray((128, 513), nl.int32), x
+    yield nisa.sequence_bounds, bounds, segments
+    yield nisa.topk, best, places, words, 64
+
+
+def _random_calls() -> Iterable[tuple[Any, ...]]:
+    x, numbers = _fp32(), nl.ndarray((128, 512), nl.uint32)
+    yield nisa.dropout, x, _fp32(), 0.5
+    yield nisa.rng, numbers, nisa.engine.gpsimd
 
 
 def _dma_calls() -> Iterable[tuple[Any, ...]]:

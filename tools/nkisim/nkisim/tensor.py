@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -16,7 +17,7 @@ from nkisim.storage import Region, Storage
 from nkisim.views import DynamicSlice, View
 
 SBUF, PSUM = MemoryRegion.sbuf, MemoryRegion.psum
-
+Found = TypeVar("Found")
 
 _interned: dict[tuple[Any, ...], int] = {}
 """A number per signature, so that an instruction checks each combination of operands once per process."""
@@ -117,6 +118,19 @@ class NkiTensor(NKIObject):
         found = known.get(view)
         if found is None:
             found = known[view] = self._located(), self._numbered()
+        return found
+
+    def once(self, what: str, find: Callable[[NkiTensor], Found]) -> Found:
+        """What `find` gives for this view; found once for all views that show the same, unless an index moves it.
+
+        It holds no view, which would keep the storage alive.
+        """
+        if self.indirection is not None:
+            return find(self)
+        known, view = self.storage.known, (self.offset, self.shape, self.strides, self.dtype, what)
+        found: Found | None = known.get(view)
+        if found is None:
+            found = known[view] = find(self)
         return found
 
     def _numbered(self) -> int:

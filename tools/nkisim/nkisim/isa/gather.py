@@ -12,13 +12,14 @@ from nkisim.enums import engine as Engine
 from nkisim.errors import ArgumentError, OutOfBoundsError, ShapeError
 from nkisim.instruction import NkiInstruction
 from nkisim.isa import rules
+from nkisim.storage import Region
 from nkisim.tensor import NkiTensor
 
 CORE_PARTITIONS = 16
 _LOCAL_GATHER_RUNS = (1, 2, 4, 8, 16, 32)
 _LOCAL_GATHER_INDICES_MAX = 4096
 _TOPK_MIN, _TOPK_ELEMENTS_END, _TOPK_K_END = 8, 65536, 32768
-_INT32 = np.iinfo(np.int32)
+_LOWEST, _HIGHEST = -(1 << 31), (1 << 31) - 1
 
 
 def _in_sbuf(core: machine.Core, call: str, **tiles: NkiTensor) -> None:
@@ -184,11 +185,14 @@ def nonzero_with_count(
     """
     call = "nisa.nonzero_with_count"
     core = machine.core(call)
-    rules.require_tensors(call, dst=dst, src=src)
     for parameter, value in (("index_offset", index_offset), ("padding_val", padding_val)):
-        if not isinstance(value, int) or not _INT32.min <= value <= _INT32.max:
+        if not isinstance(value, int) or not _LOWEST <= value <= _HIGHEST:
             raise ArgumentError(f"{call}: {parameter} {value!r}; accepted: an integer of 32 bits")
-    key = (call, dst.signature, src.signature)
+    try:
+        key = (call, dst.signature, src.signature)
+    except AttributeError:
+        rules.require_tensors(call, dst=dst, src=src)
+        raise
     if key not in core.checked:
         _in_sbuf(core, call, dst=dst, src=src)
         rules.writable(call, "dst", dst)
@@ -200,18 +204,23 @@ def nonzero_with_count(
                 f"{call}: dst {list(dst.shape)} for src {list(src.shape)}; accepted: one element per partition more"
             )
         core.checked.add(key)
-    read, written = src[::CORE_PARTITIONS], dst[::CORE_PARTITIONS]
-    detail = (index_offset, padding_val)
-    issued = core.emit("nonzero_with_count", Engine.gpsimd, (written.region,), (read.region,), name, detail)
+    read, written = src.once("lane of each core", _one_per_core), dst.once("lane of each core", _one_per_core)
+    issued = core.emit("nonzero_with_count", Engine.gpsimd, (written,), (read,), name, (index_offset, padding_val))
     if core.numerics:
-        values = memory.read(call, "src", read).reshape(read.shape[0], -1)
+        lanes = src[::CORE_PARTITIONS]
+        values = memory.read(call, "src", lanes).reshape(lanes.shape[0], -1)
         found = np.full((values.shape[0], values.shape[1] + 1), padding_val, np.int64)
         for row, elements in zip(found, values, strict=True):
             positions = np.flatnonzero(elements)
             row[: positions.size] = positions + index_offset
             row[-1] = positions.size
-        memory.write(written, found.astype(np.int32))
+        memory.write(dst[::CORE_PARTITIONS], found.astype(np.int32))
     return issued
+
+
+def _one_per_core(tensor: NkiTensor) -> Region:
+    """Partitions 0, 16, 32, ..."""
+    return tensor[::CORE_PARTITIONS].region
 
 
 def topk(val_dst: NkiTensor, idx_dst: NkiTensor, src: NkiTensor, n: int, name: str | None = None) -> NkiInstruction:

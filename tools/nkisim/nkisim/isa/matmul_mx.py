@@ -161,13 +161,7 @@ def scale_rows(scale: NkiTensor, partitions: int) -> list[NkiTensor]:
 
 def scale_regions(scale: NkiTensor, partitions: int) -> list[Region]:
     """The regions of `scale_rows`."""
-    if scale.indirection is not None:
-        return [row.region for row in scale_rows(scale, partitions)]
-    known, view = scale.storage.known, (scale.offset, scale.shape, scale.strides, scale.dtype, partitions)
-    found: list[Region] | None = known.get(view)
-    if found is None:
-        found = known[view] = [row.region for row in scale_rows(scale, partitions)]
-    return found
+    return scale.once(f"scales of {partitions}", lambda tile: [row.region for row in scale_rows(tile, partitions)])
 
 
 def _multiply(
