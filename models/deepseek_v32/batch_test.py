@@ -162,7 +162,7 @@ def test_positions_end():
     ("tokens", "error", "message"),
     [
         ({}, ValueError, "tokens is empty"),
-        ([1], TypeError, "tokens is a list; accepted: each sequence's next token by its number"),
+        ([1], TypeError, "tokens is a list; accepted: a dictionary from sequences to their next tokens"),
         ({0: 300}, ValueError, "sequence 0 has token 300; accepted: 0 to 255"),
         ({0: 1, 7: 1}, KeyError, "no sequence 7; there are [0]"),
     ],

@@ -193,7 +193,9 @@ class Model:
             CacheExhaustedError: a sequence needs a block and none is free.
         """
         if not isinstance(tokens, Mapping):
-            raise TypeError(f"tokens is a {type(tokens).__name__}; accepted: each sequence's next token by its number")
+            raise TypeError(
+                f"tokens is a {type(tokens).__name__}; accepted: a dictionary from sequences to their next tokens"
+            )
         if not tokens:
             raise ValueError("tokens is empty; accepted: at least one sequence's next token")
         for name, token in tokens.items():

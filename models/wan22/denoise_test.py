@@ -139,8 +139,8 @@ def test_sampling_that_cannot_be():
 def test_noise_that_cannot_be():
     experts = cast(Any, (None, None))
     for noise, words in (
-        (None, "noise is no tensor of float32"),
-        (torch.zeros(1, 16, 1, 4, 4, dtype=torch.bfloat16), "noise is no tensor of float32"),
+        (None, "noise is not a float32 tensor"),
+        (torch.zeros(1, 16, 1, 4, 4, dtype=torch.bfloat16), "noise is not a float32 tensor"),
         (torch.zeros(2, 16, 1, 4, 4), r"noise is \[2, 16, 1, 4, 4\]; accepted: \[1, 16, T, H, W\]"),
         (torch.zeros(16, 1, 4, 4), "noise is"),
     ):

@@ -63,7 +63,7 @@ def generate(
         TypeError, ValueError: an argument is not as described.
     """
     if not isinstance(noise, torch.Tensor) or noise.dtype != torch.float32:
-        raise TypeError("noise is no tensor of float32; accepted: [1, 16, T, H, W] float32")
+        raise TypeError("noise is not a float32 tensor; accepted: [1, 16, T, H, W] float32")
     if noise.dim() != 5 or len(noise) != 1:
         raise ValueError(f"noise is {list(noise.shape)}; accepted: [1, 16, T, H, W]")
     scheduler = UniPCMultistepScheduler(

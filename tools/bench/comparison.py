@@ -32,7 +32,7 @@ def read_times(path: Path, kernel: str) -> dict[str, float]:
     """
     document = read_json(path)
     if not isinstance(document, dict) or not {"version", "kernel", "shapes"} <= set(document):
-        raise ValueError(f"{path} is no JSON file of a bench; accepted: what --json wrote")
+        raise ValueError(f"{path} is not a JSON file of a bench; accepted: what --json wrote")
     if document["kernel"] != kernel:
         raise ValueError(f"{path} is of kernel {document['kernel']!r}; accepted: {kernel!r}")
     if document["version"] != VERSION:
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
     except OSError as error:
         raise ValueError(f"{path} cannot be read: {error.strerror}") from None
     except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"{path} is no JSON file; accepted: what --json wrote") from None
+        raise ValueError(f"{path} is not a JSON file; accepted: what --json wrote") from None
 
 
 def _positive(value: Any) -> float:

@@ -26,11 +26,11 @@ def test_times_are_read_by_shape(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("", "is no JSON file; accepted: what --json wrote"),
-        ("\x00", "is no JSON file"),
-        ("[" * 100_000, "is no JSON file"),
-        ("[]", "is no JSON file of a bench"),
-        ({"traceEvents": []}, "is no JSON file of a bench"),
+        ("", "is not a JSON file; accepted: what --json wrote"),
+        ("\x00", "is not a JSON file"),
+        ("[" * 100_000, "is not a JSON file"),
+        ("[]", "is not a JSON file of a bench"),
+        ({"traceEvents": []}, "is not a JSON file of a bench"),
         (document(kernel="other"), "is of kernel 'other'; accepted: 'k'"),
         (document(version=1), "is of version 1; accepted: 2"),
         (document(version="2"), "is of version '2'; accepted: 2"),

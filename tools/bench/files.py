@@ -28,9 +28,7 @@ def require_writable(path: Path) -> None:
         if target.is_dir():
             raise ValueError(f"{path} is a folder; accepted: the name of a file")
         if target.exists() and not target.is_file():
-            raise ValueError(
-                f"{path} is a device or pipe, which a whole file would replace; accepted: the name of a file"
-            )
+            raise ValueError(f"{path} is a device or pipe; accepted: the name of a regular file")
         if target.exists() and os.path.samestat(target.stat(), os.fstat(STDOUT)):
             raise ValueError(f"{path} is where stdout goes; accepted: the name of another file")
         if not target.parent.is_dir():

@@ -119,7 +119,7 @@ def from_options(options: argparse.Namespace, machines: Sequence[tuple[str, int]
         if option in chosen and shapes != 1:
             raise ValueError(f"--{option} shows one shape, and there are {shapes}; accepted: one, chosen with --case")
     if "roofline" in chosen and len(set(machines)) > 1:
-        raise ValueError("--roofline shows one target and number of cores; accepted: shapes of one, or --lnc")
+        raise ValueError("--roofline needs one target and one number of cores; accepted: shapes that agree, or --lnc")
     named: dict[Path, str] = {}
     for option in ("json", *chosen):
         name = getattr(options, option)

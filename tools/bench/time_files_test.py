@@ -27,7 +27,7 @@ ONE, TWO = [("trn2", 1)], [("trn2", 1), ("trn2", 1)]
         (["--trace", "t"], TWO, "--trace shows one shape, and there are 2; accepted: one, chosen with --case"),
         (["--report", "t"], TWO, "--report shows one shape"),
         (["--occupancy", "t"], TWO, "--occupancy shows one shape"),
-        (["--roofline", "t"], [("trn2", 1), ("trn2", 2)], "--roofline shows one target and number of cores"),
+        (["--roofline", "t"], [("trn2", 1), ("trn2", 2)], "--roofline needs one target and one number of cores"),
         (["--trace", "t", "--report", "./t"], ONE, "--trace and --report both name"),
         (["--json", "t", "--roofline", "t"], TWO, "--json and --roofline both name"),
         (["--report", "absent/t"], ONE, "there is no folder"),

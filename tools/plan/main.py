@@ -58,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         lists = {knob.name: getattr(options, knob.name.replace("-", "_")) for knob in subject.knobs}
         chosen = points.combinations(lists)
         if options.plot and len(chosen) == 1:
-            raise ValueError("--plot shows a sweep, and every option has one value; accepted: several for one of them")
+            raise ValueError("--plot needs a sweep; accepted: several values for at least one option")
         paths = [caller_path(getattr(options, option)) for option in _WRITERS if getattr(options, option)]
         for path in paths:
             require_writable(path)

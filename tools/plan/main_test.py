@@ -101,7 +101,7 @@ def test_values_are_numbers_ranges_and_what_the_plan_chooses():
         (["qkv_cte", "--seqlen", "plan"], "'plan'; accepted: an integer"),
         (["qkv_cte", "--seqlen", ""], "''; accepted: an integer"),
         (["qkv_cte", "--seqlen", "1..200", "--width", "1..200"], "has 40,000 points; accepted: up to 10,000"),
-        (["qkv_cte", "--plot", "x"], "--plot shows a sweep"),
+        (["qkv_cte", "--plot", "x"], "--plot needs a sweep"),
         (["qkv_cte", "--degree", "1,2", "--csv", "x", "--json", "./x"], "name one file"),
         (["qkv_cte", "--csv", "absent/x"], "there is no folder"),
         (["qkv_cte", "--jobs", "0"], "accepted: an integer from 1"),

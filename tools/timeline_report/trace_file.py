@@ -43,7 +43,7 @@ def read_trace(path: Path) -> Trace:
     except OSError as error:
         raise ValueError(f"{path}: {error.strerror}") from None
     except (ValueError, RecursionError):
-        raise _not_a_trace(path, "it is no JSON") from None
+        raise _not_a_trace(path, "it is not JSON") from None
     try:
         return _trace(document)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
@@ -51,7 +51,7 @@ def read_trace(path: Path) -> Trace:
 
 
 def _not_a_trace(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is no trace ({why}); accepted: a file that a bench wrote with --trace")
+    return ValueError(f"{path} is not a trace ({why}); accepted: a file that a bench wrote with --trace")
 
 
 def _trace(document: Any) -> Trace:

@@ -66,7 +66,7 @@ def test_what_is_no_trace_is_refused_in_a_line(tmp_path, capsys, content):
     assert end.value.code == 2
     error = capsys.readouterr().err
     assert error.count("\n") == 1
-    assert "is no trace" in error
+    assert "is not a trace" in error
 
 
 def test_a_file_that_is_not_there(tmp_path, capsys):

@@ -131,7 +131,7 @@ def _require_one_subject(parser: OneLineParser, options: argparse.Namespace) -> 
     if options.shape and options.case:
         parser.error("--shape and --case exclude each other")
     if options.modulation and not options.shape:
-        parser.error("--modulation goes with --shape; the shapes of a suite have theirs")
+        parser.error("--modulation needs --shape; the shapes of a suite have their own")
 
 
 def _parser() -> OneLineParser:

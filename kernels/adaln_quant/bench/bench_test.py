@@ -118,7 +118,7 @@ def test_measured_bytes_are_the_plans(case):
         (["--shape", "2,100000,8"], "--shape 2,100000,8 has 200,000 tokens (B * S); accepted: up to 131,072"),
         (["--shape", "1,2,8", "--suite", "wan22"], "--suite and --shape exclude each other"),
         (["--shape", "1,2,8", "--case", "fused"], "--shape and --case exclude each other"),
-        (["--modulation", "token"], "--modulation goes with --shape"),
+        (["--modulation", "token"], "--modulation needs --shape"),
         (["--lnc", "3"], "invalid choice: 3"),
         (["--report", "x.html"], "--report shows one shape, and there are 3"),
         (["--json", "/no/such/folder/x"], "/no/such/folder/x: there is no folder /no/such/folder"),

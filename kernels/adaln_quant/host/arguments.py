@@ -23,7 +23,7 @@ from kernels.adaln_quant.planning.plan import Plan
 DTYPES = (torch.bfloat16, torch.float32)
 
 MAX_MAGNITUDE = 2.0**48
-"""Of what is normalised and modulated: the variance stays in the range of the engines' root, which ends at 2**97."""
+"""Largest input of AdaLN: the variance stays below 2**97, where the range of the engines' square root ends."""
 
 MIN_EPS, MAX_EPS = 2.0**-87, 2.0**96
 """The same range's other end: the variance of a row may be 0."""
@@ -37,9 +37,7 @@ def require_target(target: Any, lnc: Any, quantised: bool) -> Hardware:
     """
     chip = hardware.get(target)
     if quantised and not chip.supports_mx:
-        raise ValueError(
-            f"target is {target!r}; accepted for quantised rows: 'trn3', float8_e4m3fn exists from there on"
-        )
+        raise ValueError(f"target is {target!r}; accepted for quantised rows: 'trn3' (trn2 has no float8_e4m3fn)")
     if require_int("lnc", lnc, at_least=1) > 2:
         raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
     return chip
@@ -83,13 +81,15 @@ def require_modulation(x: torch.Tensor, scale: Any, shift: Any) -> None:
 
 
 def require_eps(eps: Any) -> float:
-    """A number in the range of the engines' root."""
+    """A number in the range of the engines' square root."""
     if isinstance(eps, bool) or not isinstance(eps, (int, float)):
         raise TypeError(f"eps is {eps!r}; accepted: a number above 0")
     if not MIN_EPS <= eps <= MAX_EPS:
         # The digits of an integer may be too many to print.
         given = repr(eps) if isinstance(eps, float) else f"an integer of {eps.bit_length()} bits"
-        raise ValueError(f"eps is {given}; accepted: a number from 2**-87 to 2**96, the range of the engines' root")
+        raise ValueError(
+            f"eps is {given}; accepted: a number from 2**-87 to 2**96, the range of the engines' square root"
+        )
     return float(eps)
 
 

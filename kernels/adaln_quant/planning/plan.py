@@ -106,7 +106,7 @@ def make(dims: Dims, hardware: Hardware, eps: float = 1e-6) -> Plan:
     """
     if dims.quantised and not hardware.supports_mx:
         raise ValueError(
-            f"target is {hardware.name!r}; accepted with quantised rows: 'trn3', float8_e4m3fn exists from there on"
+            f"target is {hardware.name!r}; accepted with quantised rows: 'trn3' (trn2 has no float8_e4m3fn)"
         )
     depth, sbuf = _deepest(dims, hardware)
     quadrants = S_TILE // QUADRANT

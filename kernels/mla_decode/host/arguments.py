@@ -49,7 +49,7 @@ def require_cache(kv_cache: Any) -> torch.Tensor:
     if kv_cache.shape[1] != 1:
         raise ValueError(f"kv_cache is {shape(kv_cache)}; accepted: [n_blocks, 1, block_size, kv_row_dim]")
     if not kv_cache.is_contiguous():
-        raise ValueError("kv_cache is not contiguous; accepted: a contiguous tensor, it is read where it lies")
+        raise ValueError("kv_cache is not contiguous; accepted: a contiguous tensor, it is read in place")
     return kv_cache
 
 
@@ -188,7 +188,7 @@ def require_slots(slot_mapping: Any, tokens: int, kv_cache: torch.Tensor) -> Non
         if not 0 <= slot < rows:
             raise ValueError(f"slot_mapping has {slot}; accepted: 0 to {rows - 1}, rows of kv_cache")
         if slots.count(slot) > 1:
-            raise ValueError(f"slot_mapping has {slot} {slots.count(slot)} times; accepted: a row once")
+            raise ValueError(f"slot_mapping has {slot} {slots.count(slot)} times; accepted: each row once")
 
 
 def _width(value: Any, axis: int) -> int:

@@ -69,7 +69,7 @@ QKV: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, r"slot_mapping is \[2\]; accepted: \[3\]", {"slot_mapping": slots(1, 2)}),
     (ValueError, "slot_mapping has -1; accepted: 0 to 1199", {"slot_mapping": slots(1, -1, 2)}),
     (ValueError, "slot_mapping has 1200; accepted: 0 to 1199", {"slot_mapping": slots(1200, 1, 2)}),
-    (ValueError, "slot_mapping has 7 2 times; accepted: a row once", {"slot_mapping": slots(7, 1, 7)}),
+    (ValueError, "slot_mapping has 7 2 times; accepted: each row once", {"slot_mapping": slots(7, 1, 7)}),
     (TypeError, "input_norm_w is torch.bfloat16", {"input_norm_w": zeros(256)}),
     (ValueError, r"input_norm_w is \[255\]; accepted: \[256\]", {"input_norm_w": torch.ones(255)}),
     (ValueError, "norm_eps is 0", {"norm_eps": 0}),

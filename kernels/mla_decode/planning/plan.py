@@ -193,7 +193,7 @@ def make(
         require_type("front", front, FrontDims)
     require_type("schedule", schedule, Schedule)
     if dims.fp8_cache and hardware.name != TRN3.name:
-        raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3', which has float8_e4m3fn")
+        raise ValueError(f"target is {hardware.name!r}; accepted with an fp8 cache: 'trn3' (trn2 has no float8_e4m3fn)")
     _check_schedule(dims, schedule)
     shared = _shared(dims, front, cores_share)
     part = dims.of_core(shared)

@@ -236,7 +236,7 @@ def test_help_has_examples(capsys):
         (["--shape", "1,4,128,128", "--case", "self_tp4"], "--shape and --case exclude each other"),
         (["--case", "none"], "--case is 'none'; accepted: self_tp4, "),
         (["--trace", "x"], "--trace shows one shape, and there are 5; accepted: one, chosen with --case"),
-        (["--suite", "corners", "--roofline", "x"], "--roofline shows one target and number of cores"),
+        (["--suite", "corners", "--roofline", "x"], "--roofline needs one target and one number of cores"),
         (["--compare", "absent"], "absent cannot be read: No such file or directory"),
         (["--json", "n" * 300], "cannot be written: File name too long"),
         (

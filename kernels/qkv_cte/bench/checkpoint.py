@@ -78,7 +78,7 @@ def read_layer(path: Path, layer: int) -> Layer:
         with safe_open(path, framework="pt") as opened:
             return _Reader(path, opened, layer).layer()
     except (SafetensorError, OSError) as error:
-        raise CheckpointError(f"{path}: {_truncation(path) or f'no safetensors file: {error}'}") from None
+        raise CheckpointError(f"{path}: {_truncation(path) or f'not a safetensors file: {error}'}") from None
 
 
 class _Reader:

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.hidden // options.heads % 2:
         parser.error(
             f"--hidden {options.hidden} in --heads {options.heads} are heads of {options.hidden // options.heads}; "
-            f"accepted: heads of an even size, which RoPE turns in pairs"
+            f"accepted: an even number of columns per head, for RoPE"
         )
     path = caller_path(options.file)
     try:

@@ -64,7 +64,7 @@ def test_seeds_repeat_and_differ(tmp_path):
     [
         (["--hidden", "100", "--heads", "3"], "--hidden is 100; accepted: a multiple of --heads 3"),
         (["--hidden", "0"], "'0'; accepted: an integer from 1"),
-        (["--hidden", "130", "--heads", "2"], "--hidden 130 in --heads 2 are heads of 65; accepted: heads of an even"),
+        (["--hidden", "130", "--heads", "2"], "--hidden 130 in --heads 2 are heads of 65; accepted: an even number"),
         (["--seed", "9" * 30], "; accepted: an integer from 0 to 2147483647"),
         (["--tokens", "32769"], "'32769'; accepted: an integer from 1 to 32768"),
         (["--hidden", "8194"], "'8194'; accepted: an integer from 1 to 8192"),

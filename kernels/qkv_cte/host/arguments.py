@@ -56,7 +56,7 @@ def require_target(target: Any, lnc: Any) -> Hardware:
     """
     chip = hardware.get(target)
     if not chip.supports_mx:
-        raise ValueError(f"target is {target!r}; accepted: 'trn3', the first with the MX products of this kernel")
+        raise ValueError(f"target is {target!r}; accepted: 'trn3' (trn2 has no MX matmuls)")
     if require_int("lnc", lnc, at_least=1) > 2:
         raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
     return chip

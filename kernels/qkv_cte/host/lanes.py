@@ -46,7 +46,7 @@ def _require_heads(tensor: torch.Tensor, head_dim: int, dim: int) -> tuple[int, 
     """The dimension, counted from the front, and the pairs of lanes in a head."""
     require_type("tensor", tensor, torch.Tensor)
     if require_int("head_dim", head_dim, at_least=2) % 2:
-        raise ValueError(f"head_dim is {head_dim}; accepted: an even number, RoPE turns lanes in pairs")
+        raise ValueError(f"head_dim is {head_dim}; accepted: an even number, RoPE rotates pairs of lanes")
     dims = tensor.dim()
     if not -dims <= require_int("dim", dim, at_least=-8) < dims:
         raise ValueError(f"dim is {dim}; accepted with a tensor {list(tensor.shape)}: {-dims} to {dims - 1}")

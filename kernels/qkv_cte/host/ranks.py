@@ -27,7 +27,7 @@ def run(entry: Entry, calls: Sequence[Mapping[str, Any]], *, target: str, lnc: i
         TypeError, ValueError: an argument is not as described; nothing has run. A note names the rank.
     """
     if not isinstance(calls, Sequence) or not calls or not all(isinstance(call, Mapping) for call in calls):
-        raise TypeError("calls is no list of dictionaries; accepted: the arguments of each rank by name")
+        raise TypeError("calls is not a list of dictionaries; accepted: the arguments of each rank by name")
     records, operands = [], []
     for rank, call in enumerate(calls):
         try:

@@ -240,5 +240,5 @@ def test_groups_that_miss_a_rank_are_refused(groups):
 
 @pytest.mark.parametrize("calls", [[], None, [1], {}, "ab"])
 def test_calls_that_are_none_are_refused(calls):
-    with pytest.raises(TypeError, match="calls is no list of dictionaries; accepted"):
+    with pytest.raises(TypeError, match="calls is not a list of dictionaries; accepted"):
         row_mx_qkv_proj_ranks(calls)

@@ -192,9 +192,7 @@ def make(
         BudgetError: not even one S-tile fits, or the pass does not.
     """
     if dims.format.lanes > 1 and not hardware.supports_mx:
-        raise ValueError(
-            f"target is {hardware.name!r}; accepted: 'trn3', the MX products of this kernel exist from there on"
-        )
+        raise ValueError(f"target is {hardware.name!r}; accepted: 'trn3' (trn2 has no MX matmuls)")
     flow_plan.require_flow(dims, norm_rope, flow, stages)
     norm_rope = flow_plan.with_pieces(norm_rope, flow)
     rows = min(ROW_BUFFERS, dims.s_tiles)

@@ -77,7 +77,7 @@ def _start(tensor: NkiTensor, offset: Any, dtype: DType) -> int:
     own_bytes = tensor.offset * tensor.dtype.itemsize
     if offset is None:
         if own_bytes % dtype.itemsize:
-            raise ViewError(f"ap: byte {own_bytes}, where {tensor.name}'s view starts, is no multiple of {dtype}")
+            raise ViewError(f"ap: byte {own_bytes}, where {tensor.name}'s view starts, is not a multiple of {dtype}")
         return own_bytes // dtype.itemsize
     if own_bytes:
         raise ViewError(

@@ -81,13 +81,13 @@ class Arguments:
             name = tensor.name
             if not _writable(array):
                 raise LaunchError(
-                    f"argument {name} is read-only, and the kernel writes to it; accepted: one to write to"
+                    f"argument {name} is read-only, and the kernel writes to it; accepted: a writable array"
                 )
             other = next((t for a, t in self._given.values() if a is not array and _share(a, array)), None)
             if other is not None:
                 raise LaunchError(
                     f"argument {name} shares memory with argument {other.name}, and the kernel writes to it; accepted: "
-                    f"the same array for both, or arrays apart"
+                    f"the same array for both, or separate arrays"
                 )
 
     def outputs(self, returned: Any, own: Container[int]) -> Any:
@@ -153,7 +153,7 @@ class Arguments:
         try:
             dtype = as_dtype(value.dtype)
         except DtypeError:
-            raise DtypeError(f"argument {name}: dtype {value.dtype} is no NKI data type") from None
+            raise DtypeError(f"argument {name}: dtype {value.dtype} is not an NKI data type") from None
         rules.supported_dtype("launch", f"argument {name}", dtype, self._hardware)
         if not shape or 0 in shape:
             raise ShapeError(f"argument {name}: shape {shape}; accepted: at least one dimension, none of size 0")
@@ -213,7 +213,7 @@ def commit_all(ranks: list[Arguments]) -> None:
             if other is not None:
                 raise LaunchError(
                     f"argument {tensor.name} is one array on ranks {number} and {other}, and rank {number} writes to "
-                    f"it; accepted: an array of its own for each rank"
+                    f"it; accepted: a separate array for each rank"
                 )
     for arguments in ranks:
         arguments.commit()

@@ -118,7 +118,7 @@ def as_dtype(value: Any) -> DType:
         except (TypeError, ValueError):
             found = None
     if found is None:
-        raise DtypeError(f"{value!r} is no NKI data type; accepted: {', '.join(ALL)}")
+        raise DtypeError(f"{value!r} is not an NKI data type; accepted: {', '.join(ALL)}")
     _KNOWN[value] = found
     return found
 

@@ -266,7 +266,7 @@ def _free_dim(tensor: NkiTensor, dim: int, how: str) -> int:
     if tensor.on_chip and position == 0:
         raise ViewError(f"{how}: dimension 0 of {tensor.name} is the partition dimension; accepted: a free dimension")
     if tensor.strides[position] == 0:
-        raise ViewError(f"{how}: dimension {position} of {tensor.name} is broadcast; accepted: one that holds elements")
+        raise ViewError(f"{how}: dimension {position} of {tensor.name} is broadcast; accepted: a dimension that is not")
     return position
 
 
@@ -346,7 +346,7 @@ def patterned(
     step_bytes = tensor.strides[dim] * tensor.dtype.itemsize
     if step_bytes % found.dtype.itemsize:
         raise ViewError(
-            f"{how}: dimension {dim} of {tensor.name} steps {step_bytes} bytes, no multiple of {found.dtype}"
+            f"{how}: dimension {dim} of {tensor.name} steps {step_bytes} bytes, not a multiple of {found.dtype}"
         )
     step = step_bytes // found.dtype.itemsize
     limit = found.room // step + 1
@@ -359,7 +359,7 @@ def patterned(
     if count > vector_offset.size:
         raise ShapeError(
             f"{how}: {count} rows in pattern {pattern}, {vector_offset.size} in vector_offset "
-            f"{list(vector_offset.shape)}; accepted: as many rows as the index has, or fewer"
+            f"{list(vector_offset.shape)}; accepted: at most as many rows as the index has"
         )
     view = found.view._replace(strides=(step, *found.view.strides[1:]))
     return _indirect(tensor, view, found.dtype, Indirection(ROWS, vector_offset, step, limit, 0), given)

@@ -170,7 +170,7 @@ def _kernel(kernel: Callable[..., Any]) -> Kernel:
     launched = kernel if isinstance(kernel, Kernel) else Kernel(kernel)
     function = launched.function
     if not callable(function):
-        raise LaunchError(f"{function!r} is no kernel; accepted: a function")
+        raise LaunchError(f"{function!r} is not a kernel; accepted: a function")
     if inspect.isgeneratorfunction(function) or inspect.iscoroutinefunction(function):
         raise LaunchError(f"{launched.__name__} is a generator or coroutine, which runs nothing; accepted: a function")
     return launched

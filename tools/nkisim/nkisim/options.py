@@ -19,7 +19,9 @@ def precise_of_environment() -> bool:
     """
     given = os.environ.get(_PRECISE_VARIABLE) or "1"
     if given not in ("0", "1"):
-        raise ValueError(f"{_PRECISE_VARIABLE}={given}; accepted: 0 (fp32 values) or 1 (values as the chip has them)")
+        raise ValueError(
+            f"{_PRECISE_VARIABLE}={given}; accepted: 0 (unrounded fp32 values) or 1 (values rounded as on the device)"
+        )
     return given == "1"
 
 

@@ -184,7 +184,7 @@ class NkiTensor(NKIObject):
 
     def __setitem__(self, key: Any, value: Any) -> None:
         raise ViewError(
-            f"{self.name}[...] = value is no NKI instruction; accepted: nisa.tensor_copy, nisa.dma_copy or nl.store"
+            f"{self.name}[...] = value is not an NKI instruction; accepted: nisa.tensor_copy, nisa.dma_copy or nl.store"
         )
 
     def permute(self, dims: tuple[int, ...]) -> NkiTensor:
@@ -357,7 +357,9 @@ class NkiTensor(NKIObject):
     __lt__ = __le__ = __gt__ = __ge__ = __neg__ = __pos__ = __abs__ = __invert__ = _arithmetic
 
     def __bool__(self) -> bool:
-        raise DtypeError(f"the value of {self.name} is not known when the kernel is traced; it cannot steer Python")
+        raise DtypeError(
+            f"the value of {self.name} is not known when the kernel is traced; Python control flow cannot depend on it"
+        )
 
     def __repr__(self) -> str:
         text = f"<{self._title()}>"

@@ -215,7 +215,7 @@ def permute(view: View, dims: Ints, on_chip: bool) -> View:
     """Reorders dimensions."""
     rank, dims = len(view.shape), integers(dims, "permute: dims")
     if sorted(dims) != list(range(rank)):
-        raise ViewError(f"permute: {tuple(dims)} is no permutation of the {rank} dimensions of {view.shape}")
+        raise ViewError(f"permute: {tuple(dims)} is not a permutation of the {rank} dimensions of {view.shape}")
     if on_chip and dims[0] != 0:
         raise ViewError(f"permute: {tuple(dims)} moves the partition dimension; accepted: 0 first")
     return View(tuple(view.shape[d] for d in dims), tuple(view.strides[d] for d in dims), view.offset)

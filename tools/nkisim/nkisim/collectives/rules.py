@@ -41,7 +41,7 @@ def pairs(
 ) -> None:
     """Sources and destinations: as many, in one kind of memory, of one type pair by pair; several only in HBM."""
     if len(srcs) != len(dsts):
-        raise ArgumentError(f"{call}: {len(srcs)} srcs and {len(dsts)} dsts; accepted: as many")
+        raise ArgumentError(f"{call}: {len(srcs)} srcs and {len(dsts)} dsts; accepted: the same number")
     for operand, group in (("srcs", srcs), ("dsts", dsts)):
         for index, tensor in enumerate(group):
             rules.buffer(call, f"{operand}[{index}]", tensor, accepted)

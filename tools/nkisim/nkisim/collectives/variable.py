@@ -209,7 +209,7 @@ def _check_metadata(call: str, metadata: NkiTensor, rows: int, ranks: int) -> No
 
 def _check_dense(call: str, operand: str, tensor: NkiTensor) -> None:
     if not tensor.is_contiguous():
-        raise ViewError(f"{call}: {operand} {tensor.name} is no dense view; accepted: contiguous elements")
+        raise ViewError(f"{call}: {operand} {tensor.name} is not a dense view; accepted: contiguous elements")
 
 
 def _check_flag(call: str, operand: str, value: Any) -> None:

@@ -186,7 +186,7 @@ def test_views_that_are_not_dense():
         ncc.all_gather_v([source[:, 0]], [result], ncc.ReplicaGroup(CHIP), rows)
 
     sources, _, rows = ragged(4, same=True)
-    with pytest.raises(errors.ViewError, match=r"srcs\[0\] .* no dense view"):
+    with pytest.raises(errors.ViewError, match=r"srcs\[0\] .* not a dense view"):
         run_ranks(strided[2], list(zip(sources, rows, strict=True)))
 
 

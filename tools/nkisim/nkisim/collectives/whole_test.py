@@ -317,7 +317,7 @@ def test_lists_of_unequal_length():
         source = shared(x, "s")
         ncc.all_reduce([source], [source, source], ncc.ReplicaGroup(PAIR), nl.add)
 
-    with pytest.raises(errors.ArgumentError, match="1 srcs and 2 dsts; accepted: as many"):
+    with pytest.raises(errors.ArgumentError, match="1 srcs and 2 dsts; accepted: the same number"):
         run_ranks(kernel, [(x,) for x in random(2, (4, 6))])
 
 

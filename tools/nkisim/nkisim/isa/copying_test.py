@@ -80,7 +80,7 @@ def test_older_kernels_may_name_the_type_of_dst():
 def test_tensor_copy_constraints():
     x = RNG.normal(size=(8, 4)).astype(np.float32)
     cases = [
-        (ShapeError, "dst .* accepted: as many", Tile((8, 5)), nisa.engine.unknown),
+        (ShapeError, "dst .* accepted: the same number", Tile((8, 5)), nisa.engine.unknown),
         (ShapeError, "dst has 7 partitions", Tile((7, 4)), nisa.engine.unknown),
         (WrongBufferError, "dst .* gpsimd cannot reach", Tile((8, 4), buffer=nl.psum), nisa.engine.gpsimd),
         (EngineError, "'tensor'; accepted: vector, scalar, gpsimd", Tile((8, 4)), nisa.engine.tensor),

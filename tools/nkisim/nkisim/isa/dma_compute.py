@@ -73,7 +73,9 @@ def _check(call: str, core: machine.Core, dst: NkiTensor, srcs: list[NkiTensor],
     for operand, tensor in (("dst", dst), *((f"srcs[{i}]", s) for i, s in enumerate(srcs))):
         rules.buffer(call, operand, tensor, transfer.REACH)
         if tensor.size != dst.size:
-            raise ShapeError(f"{call}: {operand} {list(tensor.shape)}, dst {list(dst.shape)}; accepted: as many")
+            raise ShapeError(
+                f"{call}: {operand} {list(tensor.shape)}, dst {list(dst.shape)}; accepted: the same number"
+            )
         if tensor.dtype.kind == "packed":
             rules.dtype(call, operand, tensor, ())
         if tensor.indirection is not None and tensor.indirection.kind != ROWS:

@@ -186,7 +186,7 @@ def _psum(table, values, index):
         (ArgumentError, r"srcs\[0\] has a dynamic offset", _offset),
         (ArgumentError, r"reduce_op is nl\.multiply; accepted: nl\.add", _multiply),
         (ArgumentError, r"scales \[1.0, 2.0\]; accepted: None or 1.0", _scaled),
-        (ShapeError, r"srcs\[1\] \[20, 24\], dst \[37, 24\]; accepted: as many", _sizes),
+        (ShapeError, r"srcs\[1\] \[20, 24\], dst \[37, 24\]; accepted: the same number", _sizes),
         (ArgumentError, "srcs 17; accepted: a list of 1 to 16", _many),
         (ArgumentError, "srcs NkiTensor; accepted: a list", _alone),
         (WrongBufferError, "dst psum_.* lies in psum", _psum),

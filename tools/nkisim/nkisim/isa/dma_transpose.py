@@ -148,8 +148,8 @@ def _check_blocks(call: str, src: NkiTensor) -> None:
         raise ShapeError(f"{call}: src {list(src.shape)} has {rows} rows with hwdge; accepted: 16")
     if src.ndim > 2 and (rows not in (1, 2, 4, 8, 16) or rows * src.shape[-2] % _BLOCK_ROWS):
         raise ShapeError(
-            f"{call}: src {list(src.shape)} with hwdge; accepted: 1, 2, 4, 8 or 16 rows, which times the dimension "
-            f"before the last make a multiple of 16"
+            f"{call}: src {list(src.shape)} with hwdge; accepted: 1, 2, 4, 8 or 16 rows, whose number times the "
+            f"dimension before the last is a multiple of 16"
         )
 
 

@@ -69,7 +69,7 @@ class TestNcNGather:
         [
             ([_random(8, 4), _indices(4, 8, 3, dtype=np.int32)], Tile((8, 3)), DtypeError, "accepted: uint32"),
             ([_random(8, 4), _indices(4, 8, 3)], Tile((8, 3), nl.bfloat16), DtypeError, "accepted: the same type"),
-            ([_random(8, 4), _indices(4, 8, 3)], Tile((8, 4)), ShapeError, "accepted: as many"),
+            ([_random(8, 4), _indices(4, 8, 3)], Tile((8, 4)), ShapeError, "accepted: the same number"),
             ([_random(9, 4), _indices(4, 8, 3)], Tile((8, 3)), ShapeError, "data has 9 partitions"),
             ([Given(_random(8, 4), nl.psum), _indices(4, 8, 3)], Tile((8, 3)), WrongBufferError, "accepted: sbuf"),
             (

@@ -504,7 +504,7 @@ class TestOperands:
     @pytest.mark.parametrize(
         ("left", "right", "dst", "words"),
         [
-            ((64, 16), (32, 32), None, "moving has 32 partitions, stationary 64; accepted: as many"),
+            ((64, 16), (32, 32), None, "moving has 32 partitions, stationary 64; accepted: the same number"),
             ((64, 130), (64, 32), None, "stationary has 130 columns; accepted: up to 128"),
             ((64, 16), (64, 32), (32, 16), r"dst \[32, 16\]; accepted: \(16, 32\)"),
             ((64, 16), (64, 32), (16, 31), r"dst \[16, 31\]; accepted: \(16, 32\)"),

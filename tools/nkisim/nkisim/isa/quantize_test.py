@@ -247,7 +247,7 @@ class TestRules:
         )
 
     def test_result_partitions(self):
-        self._with(ShapeError, r"dst has 32 partitions, src 64; accepted: as many", dst=lambda t: t[:32])
+        self._with(ShapeError, r"dst has 32 partitions, src 64; accepted: the same number", dst=lambda t: t[:32])
 
     def test_scale_columns(self):
         self._with(ShapeError, r"dst_scale \[64, 7\] has 7 columns; accepted: 8", dst_scale=lambda t: t[:, :7])

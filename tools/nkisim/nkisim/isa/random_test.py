@@ -170,7 +170,7 @@ def _tile(shape=(8, 6), dtype=nl.uint32, buffer=nl.sbuf, value=1):
         (lambda: nisa.dropout(_tile(), _tile(), 1.5), ArgumentError, "prob 1.5; accepted: 0 to 1"),
         (lambda: nisa.dropout(_tile(), _tile(), _tile((8, 1), nl.bfloat16)), DtypeError, "prob .* accepted: float32"),
         (lambda: nisa.dropout(_tile(dtype=nl.int32), _tile(), 0.5), DtypeError, "accepted: the same type"),
-        (lambda: nisa.dropout(_tile((8, 5)), _tile(), 0.5), ShapeError, "accepted: as many"),
+        (lambda: nisa.dropout(_tile((8, 5)), _tile(), 0.5), ShapeError, "accepted: the same number"),
     ],
 )  # fmt: skip
 def test_refused(function, error, words):

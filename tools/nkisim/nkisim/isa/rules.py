@@ -103,7 +103,8 @@ def same_partitions(call: str, operand: str, tensor: NkiTensor, other: str, refe
     """Two operands have as many partitions."""
     if tensor.shape[0] != reference.shape[0]:
         raise ShapeError(
-            f"{call}: {operand} has {tensor.shape[0]} partitions, {other} {reference.shape[0]}; accepted: as many"
+            f"{call}: {operand} has {tensor.shape[0]} partitions, {other} {reference.shape[0]}; "
+            f"accepted: the same number"
         )
 
 
@@ -113,7 +114,7 @@ def same_elements(call: str, operand: str, tensor: NkiTensor, other: str, refere
     if prod(tensor.shape[1:]) != prod(reference.shape[1:]):
         raise ShapeError(
             f"{call}: {operand} {list(tensor.shape)} has {prod(tensor.shape[1:])} elements per partition, "
-            f"{other} {list(reference.shape)} has {prod(reference.shape[1:])}; accepted: as many"
+            f"{other} {list(reference.shape)} has {prod(reference.shape[1:])}; accepted: the same number"
         )
 
 
@@ -123,11 +124,14 @@ def writable(call: str, operand: str, tensor: NkiTensor) -> None:
     if tensor.indirection is not None and tensor.indirection.kind == ROWS:
         shape, strides = shape[1:], strides[1:]
     if any(stride == 0 and size > 1 for stride, size in zip(strides, shape, strict=True)):
-        raise ShapeError(f"{call}: {operand} {tensor.name} is a broadcast view {list(tensor.shape)}; results cannot be")
+        raise ShapeError(
+            f"{call}: {operand} {tensor.name} is a broadcast view {list(tensor.shape)}; accepted for results: "
+            f"no broadcast dimension"
+        )
     if views.overlaps_itself(shape, strides):
         raise ShapeError(
             f"{call}: {operand} {tensor.name} {list(tensor.shape)} with strides {list(tensor.strides)} shows elements "
-            f"more than once; results cannot"
+            f"more than once; accepted for results: each element once"
         )
 
 

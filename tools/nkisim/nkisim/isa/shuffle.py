@@ -80,7 +80,7 @@ def _check_shuffle(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor
     rules.same_dtype(call, "dst", dst, "src", src)
     if dst.size // dst.shape[0] != src.size // src.shape[0]:
         raise ShapeError(
-            f"{call}: dst {list(dst.shape)}, src {list(src.shape)}; accepted: as many elements per partition"
+            f"{call}: dst {list(dst.shape)}, src {list(src.shape)}; accepted: the same number of elements per partition"
         )
 
 

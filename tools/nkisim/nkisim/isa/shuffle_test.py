@@ -72,7 +72,7 @@ def test_runs_on_the_vector_engine():
         (_random(32, 4), Tile((32, 4)), [32] * 32, ArgumentError, "shuffle_mask"),
         (_random(32, 4), Tile((32, 4)), 7, ArgumentError, "shuffle_mask 7"),
         (_random(32, 4), Tile((32, 4), nl.bfloat16), [0] * 32, DtypeError, "accepted: the same type"),
-        (_random(32, 4), Tile((32, 5)), [0] * 32, ShapeError, "as many elements per partition"),
+        (_random(32, 4), Tile((32, 5)), [0] * 32, ShapeError, "the same number of elements per partition"),
         (_random(8, 4), Tile((32, 4)), [8] * 32, OutOfBoundsError, "takes partition 8 of src"),
         (Given(_random(8, 4), start=32), Tile((64, 4)), [0] * 32, PartitionError, "2 quadrants .* 0, 64"),
     ],

@@ -79,7 +79,7 @@ def _check_copy(call: str, core: machine.Core, dst: NkiTensor, src: NkiTensor) -
     if prod(dst.shape) != prod(src.shape):
         raise ShapeError(
             f"{call}: dst {list(dst.shape)} has {prod(dst.shape)} elements, "
-            f"src {list(src.shape)} has {prod(src.shape)}; accepted: as many"
+            f"src {list(src.shape)} has {prod(src.shape)}; accepted: the same number"
         )
     if dst.dtype is not src.dtype and "packed" in (dst.dtype.kind, src.dtype.kind):
         rules.same_dtype(call, "dst", dst, "src", src)

@@ -69,7 +69,8 @@ def broadcast_shape(call: str, x: NkiTensor, y: NkiTensor) -> tuple[int, ...]:
     fits = len(x.shape) == len(y.shape) and all(a == b or 1 in (a, b) for a, b in zip(x.shape, y.shape, strict=True))
     if not fits:
         raise ShapeError(
-            f"{call}: x {list(x.shape)} and y {list(y.shape)}; accepted: as many dimensions, each of equal size or 1"
+            f"{call}: x {list(x.shape)} and y {list(y.shape)}; accepted: the same number of dimensions, "
+            f"each of equal size or 1"
         )
     return tuple(max(sizes) for sizes in zip(x.shape, y.shape, strict=True))
 

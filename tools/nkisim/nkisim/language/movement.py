@@ -77,7 +77,10 @@ def broadcast_to(x: NkiTensor, shape: Any, dtype: Any = None) -> NkiTensor:
     if wanted == x.shape:
         return compose.cast(x, kind)
     if len(wanted) != len(x.shape) or any(new != old != 1 for new, old in zip(wanted, x.shape, strict=True)):
-        raise ShapeError(f"{call}: {list(x.shape)} to {list(wanted)}; accepted: as many dimensions, 1 stretches")
+        raise ShapeError(
+            f"{call}: {list(x.shape)} to {list(wanted)}; accepted: the same number of dimensions, "
+            f"with size 1 where they differ"
+        )
     result = compose.new(wanted, kind)
     copying.tensor_copy(result, compose.stretched(x, wanted))
     return result
@@ -137,7 +140,7 @@ def _check_matmul(call: str, x: NkiTensor, y: NkiTensor, transpose_x: bool) -> N
     if contraction != y.shape[0]:
         raise ShapeError(
             f"{call}: x {list(x.shape)} contracts {contraction} elements, y {list(y.shape)} has {y.shape[0]} "
-            f"partitions; accepted: as many"
+            f"partitions; accepted: the same number"
         )
 
 

@@ -178,7 +178,7 @@ def test_an_array_of_two_ranks_is_not_written():
 
 @pytest.mark.parametrize("given", [[], [3], [(np.ones((2, 2)),)], [()]])
 def test_arguments_that_are_none(given):
-    with pytest.raises(errors.NkiValidationError, match=r"accepted|it takes|is no NKI"):
+    with pytest.raises(errors.NkiValidationError, match=r"accepted|it takes|is not an NKI"):
         run_ranks(in_place, given)
 
 
