@@ -56,7 +56,7 @@ def test_bad_usage_ends_in_one_line():
     ran = command("--target", "trn2")
     assert ran.returncode == 2, ran.stderr
     assert ran.stdout == ""
-    assert ran.stderr.startswith("bench: error: target is 'trn2'; accepted: 'trn3', the first with the MX products")
+    assert ran.stderr.startswith("bench: error: target is 'trn2'; accepted: 'trn3' (trn2 has no MX matmuls)")
     assert ran.stderr.count("\n") == 1
 
 
@@ -246,8 +246,8 @@ def test_help_has_examples(capsys):
         (["--shape", "1,4,128,9" + "9" * 5000], "accepted: an integer from 1 to 2147483647"),
         (["--lnc", "3"], "invalid choice: 3"),
         (["--target", "trn1"], "target must be 'trn2' or 'trn3', got 'trn1'"),
-        (["--target", "trn2", "--shape", "1,4,128,128"], "accepted: 'trn3', the first with the MX products"),
-        (["--target", "trn2", "--checkpoint", "absent", "--layer", "0"], "accepted: 'trn3', the first with"),
+        (["--target", "trn2", "--shape", "1,4,128,128"], "accepted: 'trn3' (trn2 has no MX matmuls)"),
+        (["--target", "trn2", "--checkpoint", "absent", "--layer", "0"], "accepted: 'trn3' (trn2 has no MX"),
         (["--target", ""], "target must be 'trn2' or 'trn3', got ''"),
         (["--checkpoint", "x"], "--checkpoint and --layer belong together"),
         (["--layer", "0"], "--checkpoint and --layer belong together"),
