@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import nkisim
 from common import schedule
 from common.tiling import round_up
-from kernels.qkv_cte.device.config import Flow
+from kernels.qkv_cte.device.config import CacheStage, Flow, HeadStage, Stages
 from kernels.qkv_cte.device.qkv_kernel import qkv_projection
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QuantizationType
 from kernels.qkv_cte.host.qkv_call import prepare
@@ -21,6 +21,7 @@ from kernels.qkv_cte.planning.plan_checks import moved_bytes, on_chip
 FLOATS = [torch.bfloat16, torch.float16, torch.float32]
 HEAD_NORMS = [None, NormType.RMS_NORM, NormType.RMS_NORM_SKIP_GAMMA, NormType.LAYER_NORM]
 INPUT_NORMS = [NormType.NO_NORM, NormType.RMS_NORM, NormType.RMS_NORM_SKIP_GAMMA, NormType.LAYER_NORM]
+ACROSS = QKNormConfig(NormType.RMS_NORM_ACROSS_HEADS)
 VECTORS = [f"{name}_{place}_{v}" for name in "qk" for place in ("before", "after") for v in ("gamma", "beta")]
 
 
@@ -147,6 +148,15 @@ def test_any_plan_is_what_a_run_allocates_and_moves(case, data):
     assert_exact(made, prepared.tensors, case.target)
 
 
+@pytest.mark.parametrize("stages", [Stages(heads=HeadStage(64, ())), Stages(cache=CacheStage(128, 64, 2))])
+def test_what_follows_a_finished_norm_cannot_go_with_one_in_the_evictions(stages):
+    made = prepare(random_call(QKVCase("across", 129, 256, 2, pre=ACROSS)), target="trn3", lnc=1).plan
+    flow = Flow(early=True, kept_tiles=2)
+    plan.make(made.dims, made.hardware, norm_rope=made.norm_rope, flow=flow)
+    with pytest.raises(ValueError, match=r"flow.early is True; accepted: False, beside norms of single heads or KV"):
+        plan.make(made.dims, made.hardware, norm_rope=made.norm_rope, flow=flow, stages=stages)
+
+
 def test_llama_projection_by_hand():
     """H = 4,096, 8 + 2 heads of 128, bf16: RMSNorm, RoPE, RMSNorm of heads, block cache in fp8; 4,096 tokens, LNC2."""
     norm = QKNormConfig(NormType.RMS_NORM, NormType.RMS_NORM)
@@ -192,6 +202,5 @@ def test_token_generation_reads_each_weight_once():
 def test_threshold_of_token_generation(tokens, unit):
     made = prepare(random_call(QKVCase("edge", tokens, 256, 2)), target="trn3", lnc=1).plan
     assert made.dims.column_unit == unit
-    across = QKNormConfig(NormType.RMS_NORM_ACROSS_HEADS)
-    for case in (QKVCase("edge", tokens, 256, 2, pre=across), QKVCase("edge", tokens, 256, 2, sums=("q",))):
+    for case in (QKVCase("edge", tokens, 256, 2, pre=ACROSS), QKVCase("edge", tokens, 256, 2, sums=("q",))):
         assert prepare(random_call(case), target="trn3", lnc=1).plan.dims.column_unit == 0
