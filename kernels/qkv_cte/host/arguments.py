@@ -22,7 +22,7 @@ from kernels.qkv_cte.device.config import NO_STAGES, S_TILE, SEED_FLOW, Flow, No
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QKVOutputLayout
 from kernels.qkv_cte.planning import plan
 from kernels.qkv_cte.planning.choice import Choice
-from kernels.qkv_cte.planning.dims import H_MULTIPLE, Dims
+from kernels.qkv_cte.planning.dims import H_MULTIPLE, Dims, h_multiple
 from kernels.qkv_cte.planning.plan import Plan
 
 FP8 = torch.float8_e4m3fn
@@ -80,7 +80,7 @@ def require_hidden(packed_hidden: Any) -> None:
     if hidden < 1 or hidden % H_MULTIPLE:
         raise ValueError(
             f"packed_hidden is {shape(packed_hidden)}; accepted: [B, S, H + 4], H codes and the 4 bytes of a row "
-            f"scale, H a multiple of {H_MULTIPLE}, padded by the caller with zeros"
+            f"scale, H {h_multiple(hidden)}"
         )
     if packed_hidden.device.type != "cpu":
         return

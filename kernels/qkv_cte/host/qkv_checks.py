@@ -35,6 +35,7 @@ from kernels.qkv_cte.host.arguments import (
 )
 from kernels.qkv_cte.host.interface import NormType, QKNormConfig, QuantizationType
 from kernels.qkv_cte.host.qkv_arguments import QKVArguments
+from kernels.qkv_cte.planning.dims import h_multiple
 
 FLOATS: tuple[torch.dtype, ...] = (torch.bfloat16, torch.float16, torch.float32)
 BLOCK_ROWS = 32
@@ -136,7 +137,7 @@ def require_mx_weight(call: QKVArguments, segments: Segments) -> torch.Tensor:
     if tuple(call.fused_qkv_weights.shape) != expected or hidden % (H_PACK * BLOCK_ROWS):
         raise ValueError(
             f"fused_qkv_weights is {shape(call.fused_qkv_weights)} with input {shape(call.input)}; accepted: "
-            f"{list(expected)}, with H a multiple of {H_PACK * BLOCK_ROWS}"
+            f"{list(expected)}, with H {h_multiple(hidden)}"
         )
     scale_types = (torch.float8_e8m0fnu, torch.uint8)
     require_shaped("qkv_w_scale", call.qkv_w_scale, scale_types, (hidden // BLOCK_ROWS, segments.width), device)

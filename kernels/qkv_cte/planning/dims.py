@@ -11,6 +11,15 @@ H_MULTIPLE = 32 * H_PACK
 """An MX contraction takes whole quadrants of 32 partitions, of four rows each."""
 
 
+def h_multiple(hidden: int) -> str:
+    """What H of an MX format is accepted, and what padding another one would cost."""
+    accepted = f"a multiple of {H_MULTIPLE}"
+    if hidden < 1 or hidden % H_MULTIPLE == 0:
+        return accepted
+    padded = round_up(hidden, H_MULTIPLE)
+    return f"{accepted} (zero rows up to {padded} would cost {padded / hidden - 1:.1%} more weights and products)"
+
+
 @dataclass(frozen=True)
 class Dims:
     """Sizes of a projection `[B, S, H] @ [H, I]`.
@@ -42,11 +51,7 @@ class Dims:
             if not isinstance(value, int) or isinstance(value, bool) or value < 1:
                 raise ValueError(f"{name} is {value!r}; accepted: an integer from 1")
         if self.format.lanes > 1 and self.hidden % H_MULTIPLE:
-            padded = ceil_div(self.hidden, H_MULTIPLE) * H_MULTIPLE
-            raise ValueError(
-                f"hidden is {self.hidden}; accepted: a multiple of {H_MULTIPLE} "
-                f"(zero rows up to {padded} would cost {padded / self.hidden - 1:.1%} more weights and products)"
-            )
+            raise ValueError(f"hidden is {self.hidden}; accepted: {h_multiple(self.hidden)}")
         if self.cores not in (1, 2):
             raise ValueError(f"lnc is {self.cores!r}; accepted: 1 or 2")
         if not self.column_unit and self.seqlen % self.cores:
