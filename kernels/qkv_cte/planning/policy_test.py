@@ -67,6 +67,19 @@ def test_best_takes_the_least_of_what_it_was_told():
     assert len(asked) == 2 + len(policy.SCALAR_EVERY)
 
 
+def test_plans_that_read_more_weights_than_the_seed_are_not_tried():
+    first, asked = policy.seed(*arguments(SMALL)), []
+
+    def time_of(made):
+        asked.append(made.hbm.weights)
+        return 1e12 + len(asked)
+
+    assert any(other.hbm.weights > first.hbm.weights for other in policy._plans(first))
+    policy.best(first, time_of=time_of)
+    assert len(asked) > 2 + len(policy.SCALAR_EVERY)
+    assert max(asked) == first.hbm.weights
+
+
 def test_no_prediction_is_below_the_bound():
     for call in (SMALL, CROSS):
         for made in (policy.seed(*arguments(call)), policy.best(policy.seed(*arguments(call)), time_of=predicted_ns)):
