@@ -8,9 +8,10 @@ time. It varies
     N          what the rule keeps resident at that degree, or nothing, so that weights arrive in the order of use,
     chunks     how far ahead streamed weights are loaded,
     kept       Q and K of as many S-tiles in SBUF as the plan leaves room for, or of all,
-and last, around the plan found, which banks the Scalar Engine evicts. A plan is skipped if its matmuls alone or
-its HBM bytes alone take longer than the best time so far, and also if it reads more weights than the seed's plan: while
-matmuls hide that from this call, HBM bandwidth is shared with other cores.
+and last, around the plan found, which banks the Scalar Engine evicts. A plan is not tried where the time of its
+products or of its HBM bytes alone is beyond the best time so far, nor where it reads too much: HBM is its neighbours',
+too, even where reads hide behind products. Where the seed's plan reads each weight once, so does every plan tried;
+elsewhere one may move a tenth more bytes in all.
 """
 
 from __future__ import annotations
@@ -38,6 +39,9 @@ DEGREES = (1, 2, 4, 8)
 """Tried beside the seed's and a single S-block."""
 
 SCALAR_EVERY = (0, 2, 3, 4)
+
+MOST_BYTES = 1.1
+"""HBM bytes of a plan over the seed's, where that reads weights more than once."""
 
 TimeOf = Callable[[Plan], float]
 """Predicted ns of a plan."""
@@ -77,7 +81,7 @@ def best(first: Plan, *, time_of: TimeOf, announce: Callable[[str], object] = st
     others = {str(other.config): other for other in _plans(first)}
     others.pop(str(first.config), None)
     for other in sorted(others.values(), key=bound_ns):
-        if other.hbm.weights > first.hbm.weights or bound_ns(other) >= shortest:
+        if _moves_too_much(other, first) or bound_ns(other) >= shortest:
             skipped += 1
             continue
         announce(name_of(other))
@@ -90,7 +94,7 @@ def best(first: Plan, *, time_of: TimeOf, announce: Callable[[str], object] = st
         if time_ns < shortest:
             chosen, shortest = turns, time_ns
     why = (
-        f"least predicted time of {tried} plans; {skipped} more read more weights or are bound by products or bytes: "
+        f"least predicted time of {tried} plans; {skipped} more read too much or are bound by products or bytes: "
         f"{shortest / 1e3:,.1f} us, {shortest / seed_ns:.2f} of the seed's {seed_ns / 1e3:,.1f} us",
         *_reasons(chosen),
     )
@@ -103,6 +107,13 @@ def bound_ns(made: Plan) -> float:
     products = dims.h_tiles * dims.columns_per_core * dims.s_tiles / hardware.tensor_clock_ghz
     bytes_per_ns = hardware.hbm_bytes_per_s_per_chip / 1e9 / hardware.cores_per_chip * 2 / dims.cores
     return max(products, made.hbm.total / dims.cores / bytes_per_ns)
+
+
+def _moves_too_much(other: Plan, first: Plan) -> bool:
+    """Whether a plan is left out for its HBM bytes, whatever its time."""
+    if first.hbm.weights == first.minimum.weights:
+        return other.hbm.weights > first.hbm.weights
+    return other.hbm.total > MOST_BYTES * first.hbm.total
 
 
 def name_of(made: Plan) -> str:

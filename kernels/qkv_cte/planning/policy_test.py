@@ -67,17 +67,32 @@ def test_best_takes_the_least_of_what_it_was_told():
     assert len(asked) == 2 + len(policy.SCALAR_EVERY)
 
 
-def test_plans_that_read_more_weights_than_the_seed_are_not_tried():
-    first, asked = policy.seed(*arguments(SMALL)), []
+def plans_tried(first):
+    tried = []
 
     def time_of(made):
-        asked.append(made.hbm.weights)
-        return 1e12 + len(asked)
+        tried.append(made)
+        return 1e12 + len(tried)
 
-    assert any(other.hbm.weights > first.hbm.weights for other in policy._plans(first))
     policy.best(first, time_of=time_of)
-    assert len(asked) > 2 + len(policy.SCALAR_EVERY)
-    assert max(asked) == first.hbm.weights
+    assert len(tried) > 2 + len(policy.SCALAR_EVERY)
+    return tried
+
+
+def test_no_plan_that_is_tried_reads_too_much():
+    """No weight twice where the seed's plan reads each once; elsewhere a tenth more bytes in all."""
+    once = policy.seed(*arguments(SMALL))
+    assert once.hbm.weights == once.minimum.weights
+    assert any(other.hbm.weights > once.hbm.weights for other in policy._plans(once))
+    assert {made.hbm.weights for made in plans_tried(once)} == {once.hbm.weights}
+    wide = NormRopeCase(Case("wide", 1280, 6656, 10, "graduated", num_kv_heads=10, lnc=1))
+    often = policy.seed(*arguments(wide))
+    assert often.hbm.weights > often.minimum.weights
+    limit = policy.MOST_BYTES * often.hbm.total
+    assert any(other.hbm.total > limit for other in policy._plans(often))
+    tried = plans_tried(often)
+    assert max(made.hbm.total for made in tried) <= limit
+    assert any(made.hbm.weights > often.hbm.weights for made in tried)
 
 
 def test_no_prediction_is_below_the_bound():
