@@ -35,6 +35,16 @@ def test_codes_and_scales_are_torchaos(dtype):
     assert torch.equal(scales.view(torch.uint8).T, theirs.scale.view(torch.uint8))
 
 
+def test_blocks_too_small_for_a_scale_of_their_own_take_the_smallest():
+    """2**-127: below 2**-119, where torchao stops at fp32's smallest normal number instead."""
+    w = torch.linspace(-1, 1, 256).reshape(128, 2) * torch.tensor([2.0**-120, 2.0**-124])
+    packed, scales = mx_quantise_weight(w)
+    assert not scales.view(torch.uint8).any()
+    expected = (w.double() * 2.0**127).float().to(E4M3)
+    assert torch.equal(row_mx.unpack_weight(packed).float(), expected.float())
+    assert expected.float().abs().max() == 128
+
+
 def test_a_call_multiplies_what_was_quantised():
     """The exact product with the matrix itself differs by what fp8 takes: 2**-4 of a value at most, each."""
     case = QKVCase("weights", 100, 256, 3, 1, 64, quantization=QuantizationType.MXFP8)

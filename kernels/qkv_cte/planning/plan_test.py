@@ -12,7 +12,7 @@ from common.hardware import TRN2, TRN3
 from common.tiling import ceil_div
 from kernels.qkv_cte.device.config import Flow
 from kernels.qkv_cte.oracle import norm_rope_cases
-from kernels.qkv_cte.oracle.cases import CORNERS, WAN22
+from kernels.qkv_cte.oracle.cases import CORNERS, WAN22, Case
 from kernels.qkv_cte.planning import pass_plan, plan
 from kernels.qkv_cte.planning.dims import Dims
 from kernels.qkv_cte.planning.flow_plan import can_be_early
@@ -154,6 +154,18 @@ def test_pass_of_self_attention_tp4_by_hand():
     assert made.hbm.gammas == 4 * made.minimum.gammas == 4 * 2 * 2 * 1280 * 2
     assert made.hbm.rope_caches == 2 * 9452 * 128 * 4
     assert made.hbm.norm_rope_reads == made.hbm.norm_rope_writes == 9452 * 2 * 1280 * 2
+
+
+def test_rope_goes_into_evictions_only_where_banks_hold_whole_heads():
+    """Heads of 96: the first bank ends 32 columns into one of K's. A norm alone may be cut anywhere."""
+    cut = norm_rope_cases.NormRopeCase(
+        Case("cut", 129, 128, 4, "full", num_kv_heads=2, head_dim=96), flow=Flow(early=True, kept_tiles=2)
+    )
+    with pytest.raises(ValueError, match=r"flow.early is True; accepted: False, .* where a PSUM bank cuts a head"):
+        assert cut.plan
+    assert_exact(dataclasses.replace(cut, rope=False).plan)
+    whole = dataclasses.replace(cut.case, num_heads=2, num_kv_heads=1, head_dim=128)
+    assert_exact(dataclasses.replace(cut, case=whole).plan)
 
 
 def test_streamed_weights_are_read_once_per_block():

@@ -101,6 +101,15 @@ def test_no_prediction_is_below_the_bound():
             assert policy.bound_ns(made) < predicted_ns(made)
 
 
+def test_the_bound_is_of_products_or_of_bytes():
+    """Counted by hand: H-tiles x columns x S-tiles at 2.4 GHz, or the bytes of two cores at a quarter of 4.7 TB/s."""
+    products, waiting = (policy.seed(*arguments(ALONE[name])) for name in ("self_tp4", "cross_v"))
+    assert policy.bound_ns(products) == pytest.approx(10 * 3840 * 37 / 2.4)
+    assert policy.bound_ns(waiting) == pytest.approx(waiting.hbm.total / (4.7e3 / 4))
+    assert policy.bound_ns(products) > products.hbm.total / (4.7e3 / 4)
+    assert policy.bound_ns(waiting) > 10 * 5120 * 2 / 2.4
+
+
 @pytest.mark.parametrize("name", ["cross_q", "cross_k", "cross_v"])
 def test_wan22_cross_attention(name):
     """At most 0.8 of the seed's plan with all evictions on the Vector Engine, weights read once."""
