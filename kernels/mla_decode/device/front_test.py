@@ -53,10 +53,9 @@ def test_fused_step_is_its_halves(case):
     operands, apart = front_operands(case), front_operands(case)
     before = operands.step.kv_cache.clone()
     output, row = run.decode(case, operands)
-    made = run.qkv(case, apart)
-    halves = apart.step.replace(q_absorbed=made.q_absorbed, q_pe=made.q_pe, kv_row_cur=made.kv_row_cur)
-    assert torch.equal(output, run.attention(case.attention, halves))
-    assert torch.equal(row, made.kv_row_cur)
+    second_half = after_front_fold(case, apart)
+    assert torch.equal(output, run.attention(case.attention, second_half))
+    assert torch.equal(row, second_half.kv_row_cur)
     slots, width = operands.slot_mapping.long(), before.shape[-1]
     written = operands.step.kv_cache.view(-1, width)[slots]
     if case.attention.fp8_cache:
@@ -66,6 +65,12 @@ def test_fused_step_is_its_halves(case):
     before.view(-1, width)[slots] = written
     assert torch.equal(operands.step.kv_cache, before)
     assert torch.equal(apart.step.kv_cache, before)
+
+
+def after_front_fold(case, operands):
+    """What the attention takes when the front-fold has run on its own."""
+    made = run.qkv(case, operands)
+    return operands.step.replace(q_absorbed=made.q_absorbed, q_pe=made.q_pe, kv_row_cur=made.kv_row_cur)
 
 
 def assert_packed(written, row, case):
@@ -138,10 +143,9 @@ def test_tokens_of_one_sequence_see_each_others_rows(lnc, shared, fp8):
     operands, apart = draft_operands(case), draft_operands(case)
     stale = operands.step.kv_cache.clone()
     output, _ = run.decode(case, operands)
-    made = run.qkv(case, apart)
-    halves = apart.step.replace(q_absorbed=made.q_absorbed, q_pe=made.q_pe, kv_row_cur=made.kv_row_cur)
-    assert torch.equal(output, run.attention(case.attention, halves))
-    without = run.attention(case.attention, halves.replace(kv_cache=stale))
+    second_half = after_front_fold(case, apart)
+    assert torch.equal(output, run.attention(case.attention, second_half))
+    without = run.attention(case.attention, second_half.replace(kv_cache=stale))
     assert (output != without).any(dim=1).tolist() == [token > 0 for token in range(tokens)]
 
 

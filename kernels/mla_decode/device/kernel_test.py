@@ -7,10 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import nki
 from kernels.mla_decode.device.config import Schedule
-from kernels.mla_decode.device.kernel import staged_attention
-from kernels.mla_decode.host import shim
 from kernels.mla_decode.oracle import compare, run
 from kernels.mla_decode.oracle.cases import CORNERS, Case, normal_operands
 from kernels.mla_decode.planning.plan import DEFAULT_SCHEDULE
@@ -179,19 +176,7 @@ def test_a_call_that_the_plan_is_not_for_is_refused(cores, n_prior, message):
     case = Case("cores", 2, 1, 20)
     operands = normal_operands(case)
     with pytest.raises(AssertionError, match=message):
-        nki.simulate(staged_attention[cores])(
-            shim.stage_absorbed(operands.q_absorbed),
-            shim.stage_rope(operands.q_pe),
-            operands.kv_cache,
-            operands.kv_row_cur,
-            *operands.index(case.n_prior),
-            operands.positions,
-            operands.out_absorb_w,
-            operands.o_proj_w,
-            n_prior,
-            case.softmax_scale,
-            case.plan.config,
-        )
+        run.planned_attention(dataclasses.replace(case, lnc=cores, n_prior=n_prior), case.plan, operands)
 
 
 @pytest.mark.parametrize("shared", ["tokens", "heads"])

@@ -46,7 +46,7 @@ def mla_decode_qkv(
         input_norm_w: [hidden] float32, or None where hidden states are normalised already.
         norm_eps: of every norm.
         target: "trn2" or "trn3".
-        lnc: cores, 1 or 2; two take half of the tokens each.
+        lnc: cores, 1 or 2; two take half of the tokens or of the heads each, so that one number is even.
 
     Returns:
         q_absorbed [n_tokens, n_heads, kv_lora_rank], q_pe [n_tokens, n_heads, rope], kv_row_cur [n_tokens,

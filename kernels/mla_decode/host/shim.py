@@ -49,7 +49,7 @@ def mla_decode_attention(
         n_prior: keys per token that the tables hold.
         softmax_scale: applied to the scores.
         target: "trn2" or "trn3".
-        lnc: cores, 1 or 2; two take half of the tokens each.
+        lnc: cores, 1 or 2; two take half of the tokens or of the heads each, so that one number is even.
         dma_transposed_chunks: latent tiles transposed by DMA; None leaves it to the plan, see `plan.make`.
 
     Returns:

@@ -12,7 +12,7 @@ from kernels.mla_decode.host.tables import PriorIndex
 from kernels.mla_decode.oracle.cases import Case, Operands
 from kernels.mla_decode.oracle.front_cases import NORM_EPS, FrontCase, FrontOperands
 from kernels.mla_decode.oracle.front_reference import Front
-from kernels.mla_decode.planning.plan import DEFAULT_SCHEDULE
+from kernels.mla_decode.planning.plan import DEFAULT_SCHEDULE, Plan
 
 
 def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -> torch.Tensor:
@@ -24,7 +24,7 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
         index: other tables than the operands' own.
     """
     if (case.schedule, case.group_tokens, case.cores_share) != (DEFAULT_SCHEDULE, None, None):
-        return _planned_attention(case, operands, index or operands.index(case.n_prior))
+        return planned_attention(case, case.plan, operands, index)
     return mla_decode_attention(
         operands.q_absorbed,
         operands.q_pe,
@@ -42,19 +42,19 @@ def attention(case: Case, operands: Operands, index: PriorIndex | None = None) -
     )
 
 
-def _planned_attention(case: Case, operands: Operands, index: PriorIndex) -> torch.Tensor:
-    """With the case's own plan, which callers of the shim cannot give."""
+def planned_attention(case: Case, planned: Plan, operands: Operands, index: PriorIndex | None = None) -> torch.Tensor:
+    """The kernel's answer under a plan, which callers of the shim cannot give, on the case's cores and target."""
     tensors = (
         stage_absorbed(operands.q_absorbed),
         stage_rope(operands.q_pe),
         operands.kv_cache,
         operands.kv_row_cur,
-        *index,
+        *(index or operands.index(case.n_prior)),
         operands.positions,
         operands.out_absorb_w,
         operands.o_proj_w,
     )
-    sizes = (case.n_prior, case.softmax_scale, case.plan.config)
+    sizes = (case.n_prior, case.softmax_scale, planned.config)
     result: torch.Tensor = launch(staged_attention[case.lnc], (*tensors, *sizes), operands.kv_cache.device, case.target)
     return result
 
