@@ -6,7 +6,7 @@ from kernels.mla_decode.device.config import P_MAX
 from kernels.mla_decode.device.front_buffers import FrontBuffers, allocate_front
 from kernels.mla_decode.device.front_cache_row import pack_rows
 from kernels.mla_decode.device.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
-from kernels.mla_decode.device.front_steps import normalise, project, project_in_passes, rotate_pairs, transpose
+from kernels.mla_decode.device.front_steps import normalise, project, project_for_all_heads, rotate_pairs, transpose
 from kernels.mla_decode.device.placing import bank, place
 from kernels.mla_decode.device.tiling import all_tokens, first_head, first_token, latent_tiles
 from nki.language import NkiTensor
@@ -53,6 +53,7 @@ def mla_decode_qkv(
         [n_tokens, rope + C], `[k_pe | kv_latent]`, in HBM.
 
     Notes:
+        Cores that share heads make half of the columns each of the first projections, and swap them.
         RoPE is interleaved: it turns pairs (2i, 2i + 1), and leaves them where they are.
         Rounding, with bf16 weights: projections, norms and rotation are fp32. Rounded to bf16 are a norm's result
         where a product reads it, a head's query before the absorb, and what is returned.
@@ -85,7 +86,7 @@ def mla_decode_qkv(
     transpose(x, buffers.x_features, itemsize)
     slots, rows = slot_mapping[start:stop], kv_row_cur[start:stop, :]
     write_row(config, buffers, wkv_a, kv_norm_w, norm_eps, kv_cache, slots, rows)
-    project_in_passes(buffers, buffers.x_features, wq_a, buffers.q_low, config.pass_columns)
+    project_for_all_heads(config, buffers, buffers.x_features, wq_a, buffers.q_low)
     normalise(buffers, buffers.q_low_normed, buffers.q_low, q_norm_w, norm_eps)
     transpose(buffers.q_low_normed, buffers.q_low_features, itemsize)
     for first in range(0, at.n_heads, config.heads_per_pass):
@@ -109,7 +110,7 @@ def write_row(
     """Makes this step's rows, `[rope(k_pe) | rms_norm(kv_latent)]`, and puts them out and into the cache."""
     at = config.attention
     rank, rope, width = at.kv_lora_rank, at.rope, at.rope + at.kv_lora_rank
-    project_in_passes(buffers, buffers.x_features, wkv_a, buffers.kv[:, 0, :], config.pass_columns)
+    project_for_all_heads(config, buffers, buffers.x_features, wkv_a, buffers.kv[:, 0, :])
     normalise(buffers, buffers.kv_row[:, 0, rope:width], buffers.kv[:, 0, 0:rank], kv_norm_w, norm_eps)
     rotate_pairs(buffers, buffers.kv_row[:, :, 0:rope], buffers.kv[:, :, rank : rank + rope])
     nisa.dma_copy(dst=buffers.slots, src=slot_mapping.reshape((at.n_tokens, 1)))

@@ -4,7 +4,7 @@ import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.config import BANK_BYTES, P_MAX
 from kernels.mla_decode.device.front_buffers import BANK_COLUMNS, FrontBuffers
-from kernels.mla_decode.device.front_config import GAMMA_BANK, TRANSPOSE_BANKS
+from kernels.mla_decode.device.front_config import GAMMA_BANK, TRANSPOSE_BANKS, FrontConfig
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import count_tiles
 from nki.language import NkiTensor
@@ -104,6 +104,26 @@ def project_in_passes(
     width = weight.shape[1]
     for start in range(0, width, pass_columns):
         project(buffers, features, weight, start, target[:, start : min(start + pass_columns, width)])
+
+
+def project_for_all_heads(
+    config: FrontConfig, buffers: FrontBuffers, features: NkiTensor, weight: NkiTensor, target: NkiTensor
+) -> None:
+    """`project_in_passes` of what all heads need. Cores that share heads make half of the columns each, and swap.
+
+    Of an odd number both make the middle one.
+    """
+    width = weight.shape[1]
+    if config.attention.cores_share == "tokens":
+        project_in_passes(buffers, features, weight, target, config.pass_columns)
+        return
+    half, core = count_tiles(width, 2), nl.program_id(0)
+    own, theirs = core * (width - half), (1 - core) * (width - half)
+    made = target[:, own : own + half]
+    project_in_passes(buffers, features, weight[:, own : own + half], made, config.pass_columns)
+    nisa.sendrecv(
+        src=made, dst=target[:, theirs : theirs + half], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0
+    )
 
 
 def rotate_pairs(buffers: FrontBuffers, target: NkiTensor, source: NkiTensor) -> None:

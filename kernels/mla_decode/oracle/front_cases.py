@@ -58,8 +58,10 @@ FRONT_CORNERS = (
     FrontCase(Case("front_tokens_128", 128, 2, 5, context=12, rope=8, dtype=torch.float32), nope=16),
     FrontCase(Case("front_lnc_2", 6, 2, 40, lnc=2), input_norm=True),
     FrontCase(Case("front_lnc_2_of_heads", 3, 4, 40, lnc=2), input_norm=True),
-    FrontCase(Case("front_lnc_2_of_heads_one_token", 1, 2, 5, hidden=7, dtype=torch.float32, context=20, lnc=2)),
-    FrontCase(Case("front_lnc_2_of_heads_24", 4, 24, 30, context=40, lnc=2), nope=128),
+    FrontCase(
+        Case("front_lnc_2_of_heads_one_token", 1, 2, 5, hidden=7, dtype=torch.float32, context=20, lnc=2), q_lora=1
+    ),
+    FrontCase(Case("front_lnc_2_of_heads_24", 4, 24, 30, context=40, lnc=2), q_lora=2101, nope=128),
     FrontCase(Case("front_fp8_lnc_2_of_heads", 3, 2, 40, fp8_cache=True, lnc=2, target="trn3")),
     FrontCase(Case("front_fp8", 5, 2, 60, kv_lora_rank=256, fp8_cache=True, target="trn3"), input_norm=True),
     FrontCase(Case("front_fp8_lnc_2", 4, 3, 40, rope=6, fp8_cache=True, lnc=2, target="trn3"), nope=128),

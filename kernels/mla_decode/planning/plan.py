@@ -47,9 +47,9 @@ gathers half of the keys, with half of the heads it reads half of the out-absorb
 2,048 keys on trn2, tokens against heads shared: 136 and 141 us with 2 tokens of 16 heads, 182 and 179 with 2 of 24, 296
 and 285 with 4 of 40, 250 and 371 with 16 of 16."""
 
-SHARE_HEADS_WITH_FRONT_FROM = 4
-"""The same with the front-fold, which with half of the heads reads half of their query weights: 382 and 383 us with 2
-tokens of 8 heads, 470 and 463 with 4 of 16, 568 and 654 with 16 of 16."""
+SHARE_HEADS_WITH_FRONT_FROM = 2
+"""The same with the front-fold, of which cores that share heads read half of all weights each: 347 and 317 us with 2
+tokens of 4 heads, 400 and 371 with 4 of 8, 502 and 489 with 8 of 16, 568 and 613 with 16 of 16."""
 
 LARGEST_PASS_BANKS = 7
 """PSUM banks of an o-projection pass; 7 x 512 columns cover half of DeepSeek's 7168."""

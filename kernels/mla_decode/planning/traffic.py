@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+from common.tiling import ceil_div
 from kernels.mla_decode.device.config import P_MAX
 from kernels.mla_decode.planning.dims import Dims, FrontDims
 
@@ -50,8 +51,9 @@ def moved(
     Args:
         dims, front: the step.
         dma_transposed_chunks: latent tiles whose columns are read again.
-        shared: what the cores share, "tokens" or "heads". Each reads all that belongs to its tokens and to its heads;
-            the first projections' weights are everybody's, and the o-projection's are shared by columns.
+        shared: what the cores share, "tokens" or "heads". Each reads all that belongs to its tokens and to its heads.
+            Both read the norms' weights. The o-projection's are shared by columns, and so are those of the first
+            projections by cores that share heads.
         tail_batches: of a core's tokens, each of which reads the tails' weights.
     """
     item, slots, tokens = dims.itemsize, dims.n_tokens * dims.key_tiles * P_MAX, dims.n_tokens
@@ -62,7 +64,10 @@ def moved(
     weights = tail_batches * item * (of_heads * _absorb_elements(dims) + _o_proj_elements(dims))
     if front is not None:
         weights += of_heads * item * _query_elements(dims, front)
-        weights += dims.cores * (item * _low_elements(dims, front) + FP32_BYTES * _gammas(dims, front))
+        low_columns = dims.cores * (front.q_lora + dims.row_width)
+        if shared == "heads":
+            low_columns = 2 * (ceil_div(front.q_lora, 2) + dims.row_width // 2)
+        weights += item * dims.hidden * low_columns + dims.cores * FP32_BYTES * _gammas(dims, front)
     return dataclasses.replace(
         least,
         weights=weights,
@@ -84,7 +89,7 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
     )
     if front is None:
         return attention
-    projections = _low_elements(dims, front) + _query_elements(dims, front)
+    projections = dims.hidden * (front.q_lora + dims.row_width) + _query_elements(dims, front)
     return dataclasses.replace(
         attention,
         queries=0,
@@ -92,11 +97,6 @@ def minimum(dims: Dims, front: FrontDims | None) -> HbmBytes:
         inputs=tokens * (dims.hidden * item + dims.rope * FP32_BYTES + INT32_BYTES),
         rows_written=tokens * (dims.row_width * item + dims.cache_row_bytes),
     )
-
-
-def _low_elements(dims: Dims, front: FrontDims) -> int:
-    """Weights of the projections that come before there are heads."""
-    return dims.hidden * (front.q_lora + dims.row_width)
 
 
 def _query_elements(dims: Dims, front: FrontDims) -> int:
