@@ -1,4 +1,4 @@
-"""What people who run MLA decode report, by the identifiers of the project's list, with the values given there."""
+"""The cases of the field reports by id (table in the root README), with the values given there."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""The field reports' small cases with the outcomes given there, by their ids."""
+"""The cases of the field reports by id (table in the root README), with the outcomes given there."""
 
 from __future__ import annotations
 
