@@ -55,7 +55,9 @@ def pack_rows(config: AttentionConfig, buffers: PackedRows, kv_row: NkiTensor) -
     scales = buffers.rows[:, rank : rank + 4 * groups].view(nl.float32)
     nisa.tensor_reduce(dst=buffers.largest, op=nl.maximum, data=latent, axis=2)
     nisa.tensor_reduce(dst=buffers.inverse, op=nl.minimum, data=latent, axis=2, negate=True)
-    nisa.tensor_tensor(dst=buffers.largest, data1=buffers.largest, data2=buffers.inverse, op=nl.maximum)
+    nisa.tensor_tensor(
+        dst=buffers.largest, data1=buffers.largest, data2=buffers.inverse, op=nl.maximum, engine=nisa.engine.vector
+    )
     nisa.tensor_scalar(
         dst=scales,
         data=buffers.largest,
@@ -63,10 +65,15 @@ def pack_rows(config: AttentionConfig, buffers: PackedRows, kv_row: NkiTensor) -
         operand0=LEAST_LARGEST,
         op1=nl.multiply,
         operand1=INVERSE_LARGEST_CODE,
+        engine=nisa.engine.vector,
     )
     nisa.reciprocal(dst=buffers.inverse, data=scales)
     nisa.tensor_tensor(
-        dst=codes, data1=latent, data2=buffers.inverse.expand_dim(2).broadcast(2, SCALED_CODES), op=nl.multiply
+        dst=codes,
+        data1=latent,
+        data2=buffers.inverse.expand_dim(2).broadcast(2, SCALED_CODES),
+        op=nl.multiply,
+        engine=nisa.engine.vector,
     )
     k_pe = buffers.rows[:, rank + 4 * groups : packed_row_bytes(config)].view(nl.bfloat16)
     nisa.tensor_copy(dst=k_pe, src=kv_row[:, 0:rope], engine=nisa.engine.scalar)

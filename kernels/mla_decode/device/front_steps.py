@@ -136,9 +136,9 @@ def rotate_pairs(buffers: FrontBuffers, target: NkiTensor, source: NkiTensor) ->
     even, odd = source[:, :, 0:rope:2], source[:, :, 1:rope:2]
     cos, sin = buffers.cos.broadcast(1, heads), buffers.sin.broadcast(1, heads)
     a, b = buffers.product_a[:, 0:heads, :], buffers.product_b[:, 0:heads, :]
-    nisa.tensor_tensor(dst=a, data1=even, data2=cos, op=nl.multiply)
-    nisa.tensor_tensor(dst=b, data1=odd, data2=sin, op=nl.multiply)
-    nisa.tensor_tensor(dst=target[:, :, 0:rope:2], data1=a, data2=b, op=nl.subtract)
-    nisa.tensor_tensor(dst=a, data1=even, data2=sin, op=nl.multiply)
-    nisa.tensor_tensor(dst=b, data1=odd, data2=cos, op=nl.multiply)
-    nisa.tensor_tensor(dst=target[:, :, 1:rope:2], data1=a, data2=b, op=nl.add)
+    nisa.tensor_tensor(dst=a, data1=even, data2=cos, op=nl.multiply, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=b, data1=odd, data2=sin, op=nl.multiply, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=target[:, :, 0:rope:2], data1=a, data2=b, op=nl.subtract, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=a, data1=even, data2=sin, op=nl.multiply, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=b, data1=odd, data2=cos, op=nl.multiply, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=target[:, :, 1:rope:2], data1=a, data2=b, op=nl.add, engine=nisa.engine.vector)

@@ -34,7 +34,13 @@ def load_tables(
     row = positions.reshape((1, config.n_tokens))
     nisa.dma_copy(dst=own, src=row.broadcast(0, P_MAX))
     for t in range(config.n_tokens):
-        nisa.tensor_scalar(dst=buffers.keep[:, t, :], data=key_pos[:, t, :], op0=nl.less, operand0=own[:, t : t + 1])
+        nisa.tensor_scalar(
+            dst=buffers.keep[:, t, :],
+            data=key_pos[:, t, :],
+            op0=nl.less,
+            operand0=own[:, t : t + 1],
+            engine=nisa.engine.vector,
+        )
 
 
 def load_current_features(config: AttentionConfig, buffers: Buffers, kv_row_cur: NkiTensor) -> None:
@@ -108,6 +114,7 @@ def dequantise(config: AttentionConfig, packed: NkiTensor, rows: NkiTensor) -> N
             data1=packed[:, :, first : first + SCALED_CODES].view(nl.float8_e4m3fn),
             data2=scales[:, :, group : group + 1].broadcast(2, SCALED_CODES),
             op=nl.multiply,
+            engine=nisa.engine.vector,
         )
     k_pe = packed[:, :, scales_end : scales_end + 2 * rope].view(nl.bfloat16)
     nisa.tensor_copy(dst=rows[:, :, 0:rope], src=k_pe, engine=nisa.engine.scalar)

@@ -127,7 +127,9 @@ def multiply_heads(
     nisa.tensor_copy(dst=total, src=spread[0:heads, :], engine=nisa.engine.vector)
     for part in range(1, latents):
         start = BAND * part
-        nisa.tensor_tensor(dst=total, data1=total, data2=spread[start : start + heads, :], op=nl.add)
+        nisa.tensor_tensor(
+            dst=total, data1=total, data2=spread[start : start + heads, :], op=nl.add, engine=nisa.engine.vector
+        )
     return total
 
 
@@ -139,7 +141,7 @@ def soften_heads(
     keys = tiles * P_MAX + 1
     softened, offsets = buffers.weights, buffers.offsets[:, 0:tokens]
     nisa.tensor_reduce(dst=offsets, op=nl.maximum, data=buffers.scores[:, 0:tokens, :], axis=2, negate=True)
-    nisa.tensor_scalar(dst=offsets, data=offsets, op0=nl.multiply, operand0=softmax_scale)
+    nisa.tensor_scalar(dst=offsets, data=offsets, op0=nl.multiply, operand0=softmax_scale, engine=nisa.engine.vector)
     itemsize = 2 if softened.dtype == nl.bfloat16 else 4
     per_bank = max(1, BANK_BYTES // (heads * itemsize))
     for slot in range(tokens):

@@ -67,8 +67,8 @@ def prior_index(
         own = own.broadcast(2, tiles)
         valid = within(keys, 0.0, float(min(block_table.shape[1] * config.block_size, 2**24)))
         before = like(keys, nl.float32)
-        nisa.tensor_tensor(dst=before, data1=keys, data2=own, op=nl.less)
-        nisa.tensor_tensor(dst=valid, data1=valid, data2=before, op=nl.multiply)
+        nisa.tensor_tensor(dst=before, data1=keys, data2=own, op=nl.less, engine=nisa.engine.vector)
+        nisa.tensor_tensor(dst=valid, data1=valid, data2=before, op=nl.multiply, engine=nisa.engine.vector)
         pages, offsets = look_up(config, keys, valid, block_table, first)
         kept = within(pages, 0.0, float(config.n_rows // config.block_size))
         rows = like(keys, nl.float32)
@@ -78,11 +78,13 @@ def prior_index(
         nisa.scalar_tensor_tensor(
             dst=rows, data=rows, op0=nl.subtract, operand0=float(config.n_rows), op1=nl.multiply, operand1=kept
         )
-        nisa.tensor_scalar(dst=rows, data=rows, op0=nl.add, operand0=float(config.n_rows))
+        nisa.tensor_scalar(dst=rows, data=rows, op0=nl.add, operand0=float(config.n_rows), engine=nisa.engine.vector)
         key_positions = like(keys, nl.float32)
-        nisa.tensor_tensor(dst=key_positions, data1=keys, data2=own, op=nl.subtract)
-        nisa.tensor_tensor(dst=key_positions, data1=key_positions, data2=kept, op=nl.multiply)
-        nisa.tensor_tensor(dst=key_positions, data1=key_positions, data2=own, op=nl.add)
+        nisa.tensor_tensor(dst=key_positions, data1=keys, data2=own, op=nl.subtract, engine=nisa.engine.vector)
+        nisa.tensor_tensor(
+            dst=key_positions, data1=key_positions, data2=kept, op=nl.multiply, engine=nisa.engine.vector
+        )
+        nisa.tensor_tensor(dst=key_positions, data1=key_positions, data2=own, op=nl.add, engine=nisa.engine.vector)
         nisa.dma_copy(dst=positions_out[:, first : first + count, :], src=key_positions)
         nisa.dma_copy(dst=natural_out[:, first : first + count, :], src=cast(rows, nl.uint32))
         for token in range(count):
@@ -105,9 +107,9 @@ def cast(tensor: NkiTensor, dtype: str) -> NkiTensor:
 def within(values: NkiTensor, lowest: float, end: float) -> NkiTensor:
     """1.0 where lowest <= value < end, else 0.0."""
     found, below = like(values, nl.float32), like(values, nl.float32)
-    nisa.tensor_scalar(dst=found, data=values, op0=nl.greater_equal, operand0=lowest)
-    nisa.tensor_scalar(dst=below, data=values, op0=nl.less, operand0=end)
-    nisa.tensor_tensor(dst=found, data1=found, data2=below, op=nl.multiply)
+    nisa.tensor_scalar(dst=found, data=values, op0=nl.greater_equal, operand0=lowest, engine=nisa.engine.vector)
+    nisa.tensor_scalar(dst=below, data=values, op0=nl.less, operand0=end, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=found, data1=found, data2=below, op=nl.multiply, engine=nisa.engine.vector)
     return found
 
 
@@ -134,10 +136,14 @@ def look_up(
     count, tiles = keys.shape[1], keys.shape[2]
     columns = count * tiles
     safe = like(keys, nl.int32)
-    nisa.tensor_tensor(dst=safe, data1=keys, data2=valid, op=nl.multiply)
+    nisa.tensor_tensor(dst=safe, data1=keys, data2=valid, op=nl.multiply, engine=nisa.engine.vector)
     offsets, entries = like(keys, nl.int32), like(keys, nl.int32)
-    nisa.tensor_scalar(dst=offsets, data=safe, op0=nl.bitwise_and, operand0=config.block_size - 1)
-    nisa.tensor_scalar(dst=entries, data=safe, op0=nl.right_shift, operand0=config.block_shift)
+    nisa.tensor_scalar(
+        dst=offsets, data=safe, op0=nl.bitwise_and, operand0=config.block_size - 1, engine=nisa.engine.vector
+    )
+    nisa.tensor_scalar(
+        dst=entries, data=safe, op0=nl.right_shift, operand0=config.block_shift, engine=nisa.engine.vector
+    )
     places, beyond = like(keys, nl.float32), like(keys, nl.float32)
     for token in range(count):
         start = float((first + token) * per_token)
@@ -146,8 +152,10 @@ def look_up(
         )
     # What is not valid looks behind the table, where the gather skips it.
     end = float(tokens * per_token)
-    nisa.tensor_scalar(dst=beyond, data=valid, op0=nl.multiply, operand0=-end, op1=nl.add, operand1=end)
-    nisa.tensor_tensor(dst=places, data1=places, data2=beyond, op=nl.add)
+    nisa.tensor_scalar(
+        dst=beyond, data=valid, op0=nl.multiply, operand0=-end, op1=nl.add, operand1=end, engine=nisa.engine.vector
+    )
+    nisa.tensor_tensor(dst=places, data1=places, data2=beyond, op=nl.add, engine=nisa.engine.vector)
     index = cast(places, nl.int32).reshape((P_MAX, columns))
     found = nl.ndarray((columns, P_MAX), dtype=nl.int32, buffer=nl.sbuf)
     nisa.memset(dst=found, value=-1, engine=nisa.engine.gpsimd)

@@ -44,7 +44,9 @@ def soften_keys(
     nisa.tensor_reduce(dst=maxima, op=nl.maximum, data=turned, axis=1)
     spread = bank(SOFTMAX_BANK, (P_MAX, tokens, 1, heads), nl.float32)
     nisa.nc_transpose(dst=spread.reshape((P_MAX, columns)), data=maxima.broadcast(1, P_MAX), engine=nisa.engine.tensor)
-    nisa.tensor_tensor(dst=scores, data1=scores, data2=spread.broadcast(2, tiles), op=nl.subtract)
+    nisa.tensor_tensor(
+        dst=scores, data1=scores, data2=spread.broadcast(2, tiles), op=nl.subtract, engine=nisa.engine.vector
+    )
     numerators = weights[:, 0:tokens, :, :]
     nisa.activation(dst=numerators, op=nl.exp, data=scores, scale=softmax_scale)
     nisa.tensor_reduce(dst=partial, op=nl.add, data=numerators.permute((0, 1, 3, 2)), axis=3)

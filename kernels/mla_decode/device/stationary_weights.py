@@ -46,7 +46,7 @@ def sum_by_weights(
     )
     inverse = buffers.inverse_sum[0:heads, 0:1]
     nisa.reciprocal(dst=inverse, data=denominator(config, buffers, slot))
-    nisa.tensor_scalar(dst=latent, data=total, op0=nl.multiply, operand0=inverse)
+    nisa.tensor_scalar(dst=latent, data=total, op0=nl.multiply, operand0=inverse, engine=nisa.engine.vector)
     turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), latent.dtype)
     for part in range(latent_tiles(config)):
         nisa.nc_transpose(

@@ -58,7 +58,13 @@ def sum_by_rows(
             nisa.nc_matmul(dst=latent, stationary=rows[:, tile, first:stop], moving=of_tile[tile], accumulate=tile > 0)
         nisa.nc_matmul(dst=latent, stationary=current[:, first:stop], moving=own, accumulate=True)
     inverse = buffers.inverse_sum.expand_dim(1).broadcast(1, latent_tiles(config))
-    nisa.tensor_tensor(dst=buffers.latent_features[:, :, :, token], data1=total, data2=inverse, op=nl.multiply)
+    nisa.tensor_tensor(
+        dst=buffers.latent_features[:, :, :, token],
+        data1=total,
+        data2=inverse,
+        op=nl.multiply,
+        engine=nisa.engine.vector,
+    )
 
 
 def denominators(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:

@@ -6,7 +6,7 @@ from nki.language import NkiTensor
 
 def copy(dst: NkiTensor, src: NkiTensor) -> None:
     """Copies by DMA between equal types. The hardware makes the descriptors: GpSimd has other work here."""
-    nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge)
+    nisa.dma_copy(dst=dst, src=src, dge_mode=nisa.dge_mode.hwdge, engine=nisa.engine.sync)
 
 
 def cast_copy(dst: NkiTensor, src: NkiTensor) -> None:
