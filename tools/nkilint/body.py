@@ -220,9 +220,9 @@ class _Body(ast.NodeVisitor):
     def _check_condition(self, test: ast.expr) -> None:
         kind = self._values.of(test)
         if kind in _TENSORS:
-            self._report(test, findings.TENSOR_VALUE, f"{ast.unparse(test)} decides what Python does")
+            self._report(test, findings.TENSOR_VALUE, f"{ast.unparse(test)} decides Python control flow")
         elif kind in _REGISTERS:
-            self._report(test, findings.REGISTER, f"register {ast.unparse(test)} decides what Python does")
+            self._report(test, findings.REGISTER, f"register {ast.unparse(test)} decides Python control flow")
 
     def _check_compared(self, node: ast.Compare, operator: ast.cmpop, operand: ast.expr) -> None:
         kind = self._values.of(operand)

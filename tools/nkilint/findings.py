@@ -11,7 +11,7 @@ _MIGRATION = "migration/index.rst"
 
 @dataclass(frozen=True)
 class Rule:
-    """Something that simulates and does not specialise.
+    """Python that the simulator runs but the NKI compiler rejects.
 
     Attributes:
         name: in brackets in every finding.
@@ -66,12 +66,12 @@ LOOP = Rule("loop", _guide("Control Flow"), "a loop over range(...), a list or a
 TENSOR_VALUE = Rule(
     "tensor-value",
     _guide("Tensor Values"),
-    "shapes and arguments; what a tensor holds is for instructions and registers",
+    "shapes and arguments; only instructions and registers can read tensor values",
 )
 REGISTER = Rule(
     "register",
     _guide("Dynamic Control Flow"),
-    "nl.while_loop(register, body), with the condition worked out by instructions",
+    "nl.while_loop(register, body), with the condition computed by instructions",
 )
 LOOP_VARIABLE = Rule("loop-variable", _migration("Rules for migrated loops"), ".ap(scalar_offset=variable)")
 IDENTITY = Rule("identity", _migration("Replace is / is not with == / !="), "== and !=")

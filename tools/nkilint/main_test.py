@@ -96,7 +96,7 @@ PAIRS = [
     (
         findings.TENSOR_VALUE,
         TENSOR + "if t:\n    pass",
-        "t decides what Python does",
+        "t decides Python control flow",
         TENSOR + "if t.shape[0] > 4:\n    pass",
     ),
     (findings.TENSOR_VALUE, TENSOR + "if nl.equal(t, t):\n    pass", "decides", TENSOR + "assert nl.equal(t, t)"),

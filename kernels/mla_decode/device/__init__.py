@@ -1,1 +1,1 @@
-"""The NKI kernel: what runs on the chip. Documented calls only, and only what a tracer can specialise."""
+"""The NKI kernel, which runs on the device. Only documented NKI calls and Python that the NKI compiler accepts."""
