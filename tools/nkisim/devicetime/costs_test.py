@@ -10,7 +10,7 @@ import nki.language as nl
 import nkisim
 from common import hardware
 from devicetime import constants, nodes
-from devicetime.cost import Machine
+from devicetime.cost import GPSIMD, SYNC, Machine
 from devicetime.predict import predict
 
 C = constants.TRN2
@@ -194,3 +194,31 @@ def test_a_load_on_one_engine_as_measured():
     """DMA.ex1: 1416 ns for four rows of 8 KiB on one engine."""
     timeline, _, moved, _ = loaded((4, 4096))
     assert timeline.end_ns[moved] - timeline.start_ns[moved] == pytest.approx(1416, rel=0.05)
+
+
+@nki.jit
+def every_kind_of_dma(x):
+    rows = nl.ndarray((16, 128), x.dtype, nl.sbuf)
+    turned = nl.ndarray((128, 16), x.dtype, nl.sbuf)
+    index = nl.ndarray((16, 1), nl.uint32, nl.sbuf)
+    nisa.iota(index, [[1, 1]], channel_multiplier=1)
+    chosen = x.ap(pattern=[[128, 16], [1, 128]], vector_offset=index, indirect_dim=0)
+    nisa.dma_copy(rows, x)
+    for mode in (nisa.dge_mode.none, nisa.dge_mode.hwdge, nisa.dge_mode.swdge):
+        nisa.dma_copy(rows, x, dge_mode=mode)
+    nisa.dma_transpose(turned, x)
+    nisa.dma_compute(rows, [x, x], nl.add)
+    nisa.dma_compute(rows, [rows, chosen], nl.add)
+    nisa.dma_compute(chosen, [chosen, rows], nl.add)
+    return x
+
+
+def test_who_makes_the_descriptors_of_each_dma():
+    """By the deep-dive on descriptor generation and the docstrings of the calls; GpSimd where the compiler decides."""
+    options = nkisim.Options(numerics=False)
+    (core,) = nkisim.run(every_kind_of_dma, np.zeros((16, 128), bfloat16), options=options).cores
+    found = [nodes._cost(record, MACHINES["trn3"]) for record in core.stream if record.engine is nisa.engine.dma]
+    static, hardware_made = (SYNC, C.dma_trigger_ns), (SYNC, C.hardware_dge_ns)
+    software = (GPSIMD, C.software_dge_ns + 16 * C.software_dge_descriptor_ns)
+    expected = [software, static, hardware_made, software, hardware_made, static, software, software]
+    assert [(cost.engine, pytest.approx(cost.hold_ns)) for cost in found] == expected

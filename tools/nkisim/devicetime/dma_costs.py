@@ -11,6 +11,9 @@ from nkisim.enums import dge_mode, dma_engine, engine
 from nkisim.record import Record, is_hbm
 from nkisim.storage import IndexedRegion, Region
 
+_UNINDEXED = {"dma_transpose": dge_mode.hwdge, "dma_compute": dge_mode.none}
+"""The only mode of an instruction without an index; nki/api/nki/isa."""
+
 
 def is_dma(record: Record) -> bool:
     """Whether DMA engines carry it out."""
@@ -50,12 +53,13 @@ def _by_gpsimd(moved: Transfer, descriptors: int, each_ns: float, constants: Con
 def _mode(record: Record) -> dge_mode:
     """Who makes the descriptors. Where the compiler decides, GpSimd does, as in the vendor's profiles.
 
-    A transpose without an index is documented for the hardware's generator only.
+    Without an index, a transpose is documented for the hardware's generator only, and a sum for static descriptors.
     """
     if record.op in ("dma_copy", "dma_transpose") and record.detail is not dge_mode.unknown:
         return record.detail  # type: ignore[no-any-return]
-    gathers = any(type(region) is IndexedRegion for region in record.reads)
-    return dge_mode.hwdge if record.op == "dma_transpose" and not gathers else dge_mode.swdge
+    if any(type(region) is IndexedRegion for region in (*record.reads, *record.writes)):
+        return dge_mode.swdge
+    return _UNINDEXED.get(record.op, dge_mode.swdge)
 
 
 def _descriptors(record: Record) -> tuple[int, float]:
