@@ -1,4 +1,4 @@
-"""Compares the device-time model with every published measurement that can be rebuilt from what is said of it.
+"""Compares the device-time model with every published measurement whose kernel is described well enough to rebuild.
 
 Kernels are rebuilt and their instruction streams recorded without values; nothing runs on a Trainium.
 """
@@ -22,7 +22,7 @@ _EXAMPLES = f"""examples:
   {tables.COMMAND}
   {tables.COMMAND} -- --markdown $PWD/tools/validation/REPORT.md
 
-exit status: {OK} every published order is predicted, {NOT_AS_MEASURED} one is not, {BAD_INPUT} bad usage or output
+exit status: {OK} all ratios are within their ranges, {NOT_AS_MEASURED} one is not, {BAD_INPUT} bad usage or output
 """
 
 

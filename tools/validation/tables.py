@@ -34,8 +34,8 @@ def _calibrated_section() -> Section:
         ("measurement", "what", "measured", "predicted", "error", "left out", "error", "source"),
         [_calibrated(m) for m in published.CALIBRATING],
         (
-            "Constants of the model follow from these, see calibration.py. Left out: the prediction when the constants "
-            "follow from the others; none where nothing else gives one of them.",
+            "The model's constants are computed from these measurements (calibration.py). Left out: the prediction "
+            "with constants computed from the other measurements; none if a constant has no other measurement.",
             *_notes(published.CALIBRATING),
         ),
     )
@@ -52,8 +52,8 @@ def _predicted_section() -> Section:
 
 def _orders_section() -> Section:
     return Section(
-        "MLA decode: orders",
-        ("comparison", "measured", "predicted", "accepted", "", "schedules"),
+        "MLA decode: ratios",
+        ("slower over faster", "measured", "predicted", "accepted", "", "schedules"),
         [
             (
                 c.name,
@@ -65,7 +65,10 @@ def _orders_section() -> Section:
             )
             for c in seed.comparisons()
         ],
-        ("Ratios of times of two schedules at the production shape, trn2, bf16; no constant was fitted to these.",),
+        (
+            "Ratios of times of two schedules at the production shape, trn2, bf16, as the kernel's published reference "
+            '("seed") measured them on hardware; no constant was fitted to these.',
+        ),
     )
 
 
@@ -93,7 +96,7 @@ def _contradictions_section() -> Section:
 SECTIONS: dict[str, Callable[[], Section]] = {
     "calibrated": _calibrated_section,
     "predicted": _predicted_section,
-    "MLA decode: orders": _orders_section,
+    "MLA decode: ratios": _orders_section,
     "MLA decode: times": _times_section,
     "not rebuilt": _not_rebuilt_section,
     "contradictions": _contradictions_section,
