@@ -18,10 +18,14 @@ from models.deepseek_v32.weights import AttentionWeights
 
 @dataclass(frozen=True)
 class Device:
-    """Where kernels run: "trn2" or "trn3", on lnc cores, 1 or 2; an odd number of tokens runs on one."""
+    """Where kernels run: "trn2" or "trn3", on lnc cores, 1 or 2."""
 
     target: str = "trn2"
     lnc: int = 1
+
+    def cores(self, tokens: int, heads: int) -> int:
+        """Cores that share a step of a rank, halving its tokens or its heads; one where neither is even."""
+        return self.lnc if tokens * heads % self.lnc == 0 else 1
 
 
 def on_kernels(
@@ -61,7 +65,7 @@ def on_kernels(
         step.slots,
     )
     tails = (step.positions, weights.out_absorb, weights.o_proj, config.index_topk, rope.softmax_scale(config))
-    cores = device.lnc if len(hidden) % device.lnc == 0 else 1
+    cores = device.cores(len(hidden), len(weights.q_absorb))
     own = step.positions[:, None]
     if (selected == own).any(dim=-1).all():
         index = _prior_index(config, selected, latent_cache, step)

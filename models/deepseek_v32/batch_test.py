@@ -8,8 +8,10 @@ import torch
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.blocks import CacheExhaustedError
 from models.deepseek_v32.compare import measure
+from models.deepseek_v32.config import PUBLISHED
 from models.deepseek_v32.generation import generate, greedy
-from models.deepseek_v32.model import Limits, Model
+from models.deepseek_v32.model import Limits, Model, require_servable
+from models.deepseek_v32.ranks import LocalRanks
 from models.deepseek_v32.testing import BLOCK_SIZE, random_prompts, run_oracle, tiny_oracle, tiny_weights
 from models.deepseek_v32.tiny import TINY
 
@@ -108,7 +110,7 @@ def test_neighbours_change_nothing_beyond_rounding():
 
 
 def test_two_cores_give_what_one_gives():
-    """Within rounding: of even batches, and of odd ones, which run on one core."""
+    """Within rounding: of even batches, whose tokens the cores share, and of odd ones, whose heads they share."""
     logits = []
     for device in (Device("trn2", 1), Device("trn2", 2), Device("trn3", 2)):
         model = Model(TINY, [tiny_weights(FP32)], Limits(4, 40, BLOCK_SIZE), device=device)
@@ -119,6 +121,28 @@ def test_two_cores_give_what_one_gives():
     for even, odd in logits[1:]:
         assert measure(even, logits[0][0]).relative_rms < 4e-6
         assert measure(odd, logits[0][1]).relative_rms < 4e-6
+
+
+def test_an_odd_batch_of_ranks_with_one_head_runs_on_one_core():
+    """There is nothing that two cores could halve; whoever may have two sequences may have one."""
+    ranks, device = LocalRanks(TINY.num_attention_heads), Device("trn2", 2)
+    weights = [tiny_weights(FP32, rank, ranks.size) for rank in ranks.here]
+    model = Model(TINY, weights, Limits(3, 40, BLOCK_SIZE), ranks=ranks, device=device)
+    names, logits = model.add(random_prompts(30, 7, 45))
+    found = decode(model, names, logits, 1)
+    alone = make()
+    assert measure(found, decode(alone, *alone.add(random_prompts(30, 7, 45)), 1)).relative_rms < 4e-6
+
+
+def test_every_smaller_batch_is_servable():
+    """Two cores halve the memory of an even batch; what is left of it when one ends may have to run on one core."""
+    odd_heads = dataclasses.replace(PUBLISHED, num_attention_heads=127, vocab_size=127, intermediate_size=127)
+    require_servable(odd_heads, 1, 54, torch.bfloat16, Device("trn2", 2))
+    require_servable(odd_heads, 1, 55, torch.bfloat16, Device("trn2", 1))
+    with pytest.raises(ValueError, match="batch 59 with 127 heads per rank does not fit"):
+        require_servable(odd_heads, 1, 60, torch.bfloat16, Device("trn2", 2))
+    with pytest.raises(ValueError, match="lnc is 3; accepted: 1 or 2"):
+        require_servable(PUBLISHED, 16, 16, torch.bfloat16, Device("trn2", 3))
 
 
 @pytest.mark.parametrize(

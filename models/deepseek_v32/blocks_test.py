@@ -54,6 +54,9 @@ def test_exhaustion_is_all_or_nothing():
     ):
         manager.reserve({7: 17, 8: 16})
     assert manager.free_blocks == 2
+    manager.reserve({7: 1, 8: 16})
+    assert [len(own) for own in owned(manager, [7, 8]).values()] == [2, 2]
+    manager.free(8)
     manager.free(7)
     manager.reserve({8: 32})
     assert manager.free_blocks == 0

@@ -141,16 +141,17 @@ def attention_plan(config: ModelConfig, serving: Serving) -> Plan:
     Raises:
         BudgetError, ValueError: it cannot be.
     """
+    heads = config.num_attention_heads // serving.ranks
     dims = Dims(
         n_tokens=serving.batch,
-        n_heads=config.num_attention_heads // serving.ranks,
+        n_heads=heads,
         n_prior=config.index_topk,
         kv_lora_rank=config.kv_lora_rank,
         rope=config.qk_rope_head_dim,
         v_head_dim=config.v_head_dim,
         hidden=config.hidden_size,
         itemsize=ITEM_BYTES,
-        cores=serving.device.lnc,
+        cores=serving.device.cores(serving.batch, heads),
     )
     front = FrontDims(config.q_lora_rank, config.qk_nope_head_dim, input_norm=True)
     return plan.make(dims, hardware.get(serving.device.target), front=front)
@@ -186,7 +187,7 @@ def _record_index(config: ModelConfig, serving: Serving) -> nkisim.Run:
 def _record_attention(config: ModelConfig, serving: Serving) -> nkisim.Run:
     planned = attention_plan(config, serving)
     operands = _attention_operands(config, serving, planned)
-    return nkisim.run(fused_decode[serving.device.lnc], *operands, options=_options(serving))
+    return nkisim.run(fused_decode[planned.dims.cores], *operands, options=_options(serving))
 
 
 def _attention_operands(config: ModelConfig, serving: Serving, planned: Plan) -> tuple[Any, ...]:

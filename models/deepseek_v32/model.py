@@ -45,9 +45,11 @@ def require_servable(config: ModelConfig, ranks: int, batch: int, dtype: torch.d
         raise TypeError(f"dtype is {dtype}; accepted: {' or '.join(map(str, DTYPES))}")
     require_int("batch", batch, at_least=1)
     require_divisible(config, ranks)
-    _require_plan(config, config.num_attention_heads // ranks, batch, dtype, device)
-    if device.lnc > 1 and batch > 1:
-        _require_plan(config, config.num_attention_heads // ranks, batch - 1, dtype, Device(device.target))
+    if require_int("lnc", device.lnc, at_least=1) > 2:
+        raise ValueError(f"lnc is {device.lnc}; accepted: 1 or 2")
+    # A step of one token less may run on fewer cores.
+    for tokens in (batch, max(batch - 1, 1)):
+        _require_plan(config, config.num_attention_heads // ranks, tokens, dtype, device)
 
 
 def _require_plan(config: ModelConfig, heads: int, tokens: int, dtype: torch.dtype, device: Device) -> None:
@@ -60,7 +62,7 @@ def _require_plan(config: ModelConfig, heads: int, tokens: int, dtype: torch.dty
         v_head_dim=config.v_head_dim,
         hidden=config.hidden_size,
         itemsize=dtype.itemsize,
-        cores=device.lnc,
+        cores=device.cores(tokens, heads),
     )
     try:
         front = FrontDims(config.q_lora_rank, config.qk_nope_head_dim, input_norm=True)
