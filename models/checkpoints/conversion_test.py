@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from models.checkpoints import CheckpointError, Part, convert, open_converted
 
@@ -163,6 +164,10 @@ def test_a_missing_or_short_file(out):
     data = path.read_bytes()
     path.write_bytes(data[:-1])
     with pytest.raises(CheckpointError, match=r"part_2.*found"):
+        open_converted(out)
+    save_file({"2.weight": torch.zeros(100)}, path)
+    found = path.stat().st_size
+    with pytest.raises(CheckpointError, match=rf"part_2.*expected: {len(data)} bytes; found: {found}"):
         open_converted(out)
     path.unlink()
     with pytest.raises(CheckpointError, match=r"part_2.*No such file"):

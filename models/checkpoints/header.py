@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,10 @@ def read_header(file: Path) -> dict[str, Stored]:
         CheckpointError: there is no such file, it is none, or it ends before its tensors do.
     """
     try:
-        size = file.stat().st_size
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise CheckpointError(f"{file}: expected: a safetensors file; found: no regular file")
+        size = status.st_size
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(LENGTH_BYTES), "little")
             text = opened.read(length) if length <= min(size - LENGTH_BYTES, MAX_HEADER_BYTES) else b""

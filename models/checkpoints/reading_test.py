@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 
 import pytest
 import torch
@@ -186,6 +187,17 @@ def test_nothing_there(tmp_path):
         open_checkpoint(tmp_path / ("long" * 1000))
     with pytest.raises(CheckpointError, match="found: neither"):
         open_checkpoint(tmp_path)
+
+
+def test_a_shard_that_is_no_file(folder):
+    """A pipe would keep its reader waiting."""
+    shard = folder / "one.safetensors"
+    shard.unlink()
+    os.mkfifo(shard)
+    with pytest.raises(
+        CheckpointError, match=r"one\.safetensors: expected: a safetensors file; found: no regular file"
+    ):
+        open_checkpoint(folder)
 
 
 def test_two_files_without_an_index(folder):

@@ -60,6 +60,15 @@ def test_every_tensor_arrives(saved):
     assert sum(find(weights, packed.name).numel() for packed in packed_tensors(config)) == stored
 
 
+def test_what_stays_fp32(saved):
+    """Norms, and what chooses positions and experts."""
+    _, weights = checkpoint.load(saved, BF16)
+    for packed in packed_tensors(TINY):
+        chooses = packed.name.endswith(("router", "head_weights"))
+        expected = FP32 if chooses or len(packed.shape) == 1 else BF16
+        assert find(weights, packed.name).dtype == expected, packed.name
+
+
 @pytest.mark.parametrize("ranks", [2, 4])
 def test_ranks_have_the_whole_between_them(saved, ranks):
     _, whole = checkpoint.load(saved, BF16)
@@ -266,7 +275,11 @@ def test_converted_for_another_type(saved, tmp_path):
     with pytest.raises(ValueError, match="num_attention_heads is 4; accepted over 8 ranks"):
         checkpoint.load(tmp_path / "out", BF16, 0, 8)
     manifest = tmp_path / "out" / "manifest.json"
-    manifest.write_text(manifest.read_text().replace('"num_hidden_layers": 3', f'"num_hidden_layers": {2**62}'))
+    whole = manifest.read_text()
+    manifest.write_text(whole.replace('"num_hidden_layers": 3', '"num_hidden_layers": 2'))
+    with pytest.raises(CheckpointError, match=r"expected: only this model's tensors; found: layers\.2\."):
+        checkpoint.load(tmp_path / "out", BF16)
+    manifest.write_text(whole.replace('"num_hidden_layers": 3', f'"num_hidden_layers": {2**62}'))
     with pytest.raises(CheckpointError, match=r"expected: layers\.3\.attention\.input_norm; found: "):
         checkpoint.load(tmp_path / "out", BF16)
 

@@ -1,6 +1,9 @@
 """The two commands: what they print, and what they refuse in one line."""
 
+import os
 import re
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -80,6 +83,8 @@ def test_decode_a_checkpoint_published_and_converted(saved, tmp_path, capsys):
         (["--tp", "1", "--batch", "128"], "batch 128 with 128 heads per rank does not fit"),
         (["--blocks", "2"], "3 prompts with 16 tokens each need 13 cache blocks of 8 positions; 2 are free"),
         (["--ids", "1,256"], "prompt 0 has token 256; accepted: 0 to 255"),
+        (["--ids", "1" * 400], "prompt 0 has token 111111111111111111...1111111111111111111; accepted: 0 to 255"),
+        (["--context", "163841"], "context is 163841; accepted: up to 163840, the model's"),
         (["--ids", "1,x"], "'1,x'; accepted: comma-separated token ids"),
         (["--prompt", ""], "prompt 0 is empty; accepted: at least one token"),
         (["--checkpoint", "/nowhere"], "/nowhere: expected: a folder with config.json; found: none"),
@@ -94,6 +99,37 @@ def test_decode_refuses(arguments, message, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert message in lines[-1]
     assert "Traceback" not in "".join(lines)
+
+
+def test_a_prompt_is_its_bytes(capsys):
+    """Whatever they are, as a shell hands them over."""
+    arguments = [
+        "--tokens",
+        "1",
+        "--tp",
+        "128",
+        "--batch",
+        "2",
+        "--context",
+        "64",
+        "--prompt",
+        os.fsdecode(b"\xff\xfe"),
+    ]
+    assert decode.main(arguments) == 0
+    assert capsys.readouterr().out.startswith("[255 254] -> ")
+
+
+def test_a_full_disk_behind_stdout():
+    """Ends in one line, and with no other message when the interpreter ends."""
+    command = [sys.executable, decode.__file__, "--tokens", "1", "--tp", "128", "--batch", "2", "--context", "64"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(command, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1] == (
+        "decode: error: stdout cannot be written: No space left on device; see --help"
+    )
+    assert "Traceback" not in done.stderr
 
 
 def test_convert_refuses(saved, tmp_path, capsys):

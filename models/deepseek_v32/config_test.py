@@ -155,6 +155,8 @@ def test_a_files_faults_begin_with_its_name(tmp_path):
     ("changes", "ranks", "batch", "message"),
     [
         ({}, 3, 16, "num_attention_heads is 128; accepted over 3 ranks: a multiple of 3"),
+        ({"vocab_size": 129281}, 16, 16, "vocab_size is 129281; accepted over 16 ranks: a multiple of 16"),
+        ({"intermediate_size": 18433}, 16, 16, "intermediate_size is 18433; accepted over 16 ranks"),
         ({"moe_intermediate_size": 100}, 16, 16, "moe_intermediate_size is 100; accepted over 16 ranks"),
         ({"num_attention_heads": 256, "num_key_value_heads": 256}, 1, 4, "n_heads is 256; accepted: up to 128"),
         ({"kv_lora_rank": 500}, 16, 16, "kv_lora_rank is 500; accepted: a multiple of 128 up to 512"),

@@ -26,7 +26,7 @@ from models.deepseek_v32.model import Limits, Model, require_servable
 from models.deepseek_v32.ranks import GroupRank, LocalRanks, Ranks
 from models.deepseek_v32.tiny import TINY, random_weights
 from models.deepseek_v32.weights import ModelWeights
-from tools.bench.command_line import OneLineParser, file_name, integer, require_stdout
+from tools.bench.command_line import OneLineParser, file_name, integer, require_stdout, written_to_stdout
 from tools.bench.files import caller_path, require_writable, whole_file
 from tools.bench.progress import progress
 from tools.bench.tables import show
@@ -54,12 +54,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         config, weights = _weights(options, ranks)
         served = config if options.checkpoint else PUBLISHED
         device = Device(options.target, options.lnc)
-        require_servable(served, options.tp, options.batch, torch.bfloat16, device)
+        serving = Serving(options.tp, options.batch, options.context, device)
+        device_time.require_serving(served, serving)
         prompts = _prompts(options)
         generated = _generate(options, config, weights, ranks, prompts)
         if ranks.here[0] == 0:
-            _print_tokens(prompts, generated)
-            _predict(served, Serving(options.tp, options.batch, options.context, device), report)
+            with written_to_stdout():
+                _print_tokens(prompts, generated)
+                _predict(served, serving, report)
     except (TypeError, ValueError, CacheExhaustedError) as error:
         parser.error(str(error))
     return 0
@@ -106,7 +108,7 @@ def token_ids(text: str) -> list[int]:
 
 def _prompts(options: argparse.Namespace) -> list[list[int]]:
     texts = options.prompt or (() if options.ids else PROMPTS)
-    return [*(list(text.encode()) for text in texts), *(options.ids or ())]
+    return [*(list(os.fsencode(text)) for text in texts), *(options.ids or ())]
 
 
 def _ranks(options: argparse.Namespace) -> Ranks:

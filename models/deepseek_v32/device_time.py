@@ -28,7 +28,7 @@ from kernels.mla_decode.planning.plan import Plan
 from models.deepseek_v32.attention import Device
 from models.deepseek_v32.collectives import all_gather, all_reduce
 from models.deepseek_v32.config import NORM_EPS, ModelConfig
-from models.deepseek_v32.packing import require_divisible
+from models.deepseek_v32.model import require_servable
 
 ATTENTION = "mla_decode"
 
@@ -86,13 +86,24 @@ class KernelTime:
         return self.launches * self.timeline.total_ns / 1e3
 
 
+def require_serving(config: ModelConfig, serving: Serving) -> None:
+    """Whether the kernels can serve a model so.
+
+    Raises:
+        TypeError, ValueError: naming what cannot be, its value and what is accepted.
+    """
+    if serving.context > config.max_position_embeddings:
+        raise ValueError(f"context is {serving.context}; accepted: up to {config.max_position_embeddings}, the model's")
+    require_servable(config, serving.ranks, serving.batch, torch.bfloat16, serving.device)
+
+
 def layer_kernels(config: ModelConfig, serving: Serving) -> list[KernelTime]:
     """The kernels of one layer of a rank, in order; the same in every layer.
 
     Raises:
-        BudgetError, ValueError: ranks cannot share the model, or the attention block cannot be.
+        TypeError, ValueError: as `require_serving`.
     """
-    require_divisible(config, serving.ranks)
+    require_serving(config, serving)
     found = [
         KernelTime("prior index", 1, _predict(serving, [_record_index(config, serving)])),
         KernelTime(ATTENTION, 1, _predict(serving, [_record_attention(config, serving)])),

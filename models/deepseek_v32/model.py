@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import reprlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -257,9 +258,9 @@ class Model:
             raise ValueError(f"{what} is empty; accepted: at least one token")
         for token in tokens:
             if isinstance(token, bool) or not isinstance(token, int):
-                raise TypeError(f"{what} has token {token!r}; accepted: integers")
+                raise TypeError(f"{what} has token {reprlib.repr(token)}; accepted: integers")
             if not 0 <= token < self.config.vocab_size:
-                raise ValueError(f"{what} has token {token}; accepted: 0 to {self.config.vocab_size - 1}")
+                raise ValueError(f"{what} has token {reprlib.repr(token)}; accepted: 0 to {self.config.vocab_size - 1}")
 
     def _require_length(self, what: str, length: int) -> None:
         positions = self.limits.n_blocks * self.limits.block_size

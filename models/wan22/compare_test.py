@@ -13,6 +13,7 @@ def test_equal():
     error = compare(x, x)
     assert error.cosine == pytest.approx(1)
     assert (error.relative_rms, error.max_ulps) == (0, 0)
+    assert compare(-x, x).cosine == pytest.approx(-1)
 
 
 def test_by_hand():

@@ -206,6 +206,7 @@ def test_a_checkpoint_of_another_model_is_not_opened(published, tmp_path):
         described.replace('"row_mx"', '"mxfp4"'),
         described.replace(experts, json.dumps(["transformer_2", "transformer"])),
         described.replace(experts, "[]"),
+        described.replace('"ffn.net.2": "row_mx"', '"ffn.net.3": "row_mx"'),
     ):
         assert other != described
         manifest.write_text(other)

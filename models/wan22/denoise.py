@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         mesh = Mesh(tp=options.tp, cp=options.cp)
         mesh.require_heads(T2V_A14B)
         require_writable(out)
-        reports = None if options.report is None else _folder(caller_path(options.report))
+        reports = None if options.report is None else _folder(caller_path(options.report), out)
         rows = _denoise(options)
         with whole_file(out) as partial:
             write_strip(partial, list(rows.values()))
@@ -108,8 +109,10 @@ def _parser() -> OneLineParser:
     return parser
 
 
-def _folder(path: Path) -> Path:
-    """Makes the folder, before there is anything to put in it."""
+def _folder(path: Path, out: Path) -> Path:
+    """Makes the folder, before there is anything to put in it; `out` has another name."""
+    if os.path.realpath(path) == os.path.realpath(out):
+        raise ValueError(f"{path} is also the file to write; accepted: another folder")
     try:
         path.mkdir(exist_ok=True)
         require_writable(path / "report.html")

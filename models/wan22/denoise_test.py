@@ -46,6 +46,7 @@ def test_both_precisions(tmp_path, capsys):
         (["--tp", "3"], "tp is 3 with 40 attention heads; accepted: a divisor"),
         (["--out", "/absent/x.png"], "there is no folder /absent"),
         (["--report", "/absent/x"], "cannot be made"),
+        (["--out", "same", "--report", "./same"], "same is also the file to write; accepted: another folder"),
         (["--nothing"], "unrecognized arguments: --nothing"),
     ],
 )

@@ -107,7 +107,13 @@ def test_times():
         lines = list(totals(config, sizes, times[tokens]))
         total = sum(time for call, time in times[tokens].items() if not call.once)
         assert lines[0].startswith(f"block: {total:,.1f} us")
-        assert f"  {3 * total / 1e3:,.2f} ms of kernels per step" in lines[5]
+        once = sum(time for call, time in times[tokens].items() if call.once)
+        assert f"  {3 * total / 1e3:,.2f} ms of kernels per step, and {3 * once / 1e3:,.2f} ms for the text" in lines[5]
+        parts = {"adaln_quant": 0.0, "qkv_cte": 0.0}
+        for call, time in times[tokens].items():
+            parts[call.kernel] += 0 if call.once else time
+        for kernel, part in parts.items():
+            assert f"  {kernel}: {part:,.1f} us, {part / total:.1%}" in lines[1:3]
     short, long = (sum(t for call, t in times[n].items() if not call.once) for n in (1024, 2048))
     assert 1.3 < long / short < 2.2
 
