@@ -21,11 +21,13 @@ nisa: Any = nki.isa
 nl: Any = nki.language
 
 Call = tuple[list[Any], dict[str, Any]]
-_STRANGERS = (None, "x", 1.0, True, 0, np.float64(1), np.int64(1), [1], object)
+_NO_NUMBERS = (np.str_("a"), np.complex64(1), np.timedelta64(1, "s"), np.void(b"ab"))
+_STRANGERS = (None, "x", 1.0, True, 0, np.float64(1), np.int64(1), 10**400, [1], object, *_NO_NUMBERS)
 _OPTIONS = (
     *(nisa.engine.vector, nisa.engine.gpsimd, nisa.engine.tensor, nisa.engine.scalar),
     *(nisa.reduce_cmd.reduce, nisa.reduce_cmd.load_reduce, nisa.reduce_cmd.idle),
     *(nisa.oob_mode.skip, nisa.dge_mode.none, nisa.dge_mode.hwdge, nl.add, nl.maximum),
+    *((0, 0), (0.0, 0), (128, 128), np.zeros(2)),
 )
 _OPERATORS = (nl.add, nl.bitwise_and, nl.exp, nl.maximum, nl.rsqrt, nl.abs, np.add, max)
 

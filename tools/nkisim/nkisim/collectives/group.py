@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from nkisim.errors import ArgumentError
+from nkisim.isa import rules
 from nkisim.machine import Launch
 from nkisim.objects import NKIObject
 
@@ -93,6 +94,6 @@ def _is_sequence(value: Any) -> bool:
 
 
 def _rank(operand: str, value: Any) -> int:
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (int, np.integer)) or value < 0:
+    if isinstance(value, (bool, np.bool_)) or not rules.is_integer(value) or value < 0:
         raise ArgumentError(f"{operand}: rank {value!r}; accepted: integers from 0")
     return int(value)

@@ -95,7 +95,7 @@ def check_initial(call: str, data: NkiTensor, command: ReduceCommand, operand: s
     """The value to load is given exactly where the command loads it: a number or an fp32 tile (partitions, 1)."""
     if command is ReduceCommand.load_reduce:
         operands.check_scalar(call, operand, value, data, (dtypes.float32,))
-    elif value is not None and not (isinstance(value, (int, float, np.generic)) and value == unset):
+    elif value is not None and not (rules.is_number(value) and value == unset):
         raise ArgumentError(f"{call}: {operand} is {value!r} with {command}; accepted: only with load_reduce")
 
 

@@ -75,7 +75,7 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
     call = "nisa.memset"
     core = machine.core(call)
     rules.require_tensors(call, dst=dst)
-    if not isinstance(value, (int, float, np.generic)):
+    if not rules.is_number(value):
         raise ArgumentError(f"{call}: value {value!r}; accepted: a number known when the kernel is traced")
     if dst.dtype.kind == "packed" and value != 0:
         raise ArgumentError(f"{call}: value {value!r} for {dst.dtype}; accepted: 0")
@@ -92,7 +92,7 @@ def memset(dst: NkiTensor, value: float, engine: Engine = Engine.unknown, name: 
         core.checked.add(key)
     issued = core.emit("memset", chosen, (dst.region,), (), name, value)
     if core.numerics:
-        exact = isinstance(value, (int, np.integer)) and dst.dtype.kind == "integer"
+        exact = rules.is_integer(value) and dst.dtype.kind == "integer"
         filled = np.asarray(value, np.int64) if exact else np.asarray(operands.constant(value))
         memory.write(dst, np.broadcast_to(filled, dst.shape))
     return issued

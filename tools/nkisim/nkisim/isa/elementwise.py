@@ -235,11 +235,11 @@ def check_constant(call: str, operand: str, op: Operator | None, value: Any, dat
         if value is not None:
             raise ArgumentError(f"{call}: {operand} is {value!r} without an operator; accepted: None")
     elif op.is_unary:
-        if value is not None and not (isinstance(value, (int, float, np.generic)) and value == 0):
+        if value is not None and not (rules.is_number(value) and value == 0):
             raise ArgumentError(f"{call}: {operand} is {value!r} with nl.{op.name}; accepted: None or 0")
     elif op.is_bitvec and not isinstance(value, NkiTensor):
         bits = 8 * data.dtype.itemsize
-        if not isinstance(value, (int, np.integer)) or not -(1 << (bits - 1)) <= value < 1 << bits:
+        if not rules.is_integer(value) or not -(1 << (bits - 1)) <= value < 1 << bits:
             raise ArgumentError(
                 f"{call}: {operand} is {value!r} with nl.{op.name}; accepted: an integer of {bits} bits"
             )

@@ -67,7 +67,7 @@ def nc_matmul(
     try:
         key: tuple[Any, ...] = (
             call, dst.signature, stationary.signature, moving.signature, is_transpose, accumulate, type(accumulate),
-            tile_position and tuple(tile_position), tile_size and tuple(tile_size), perf_mode,
+            tile_position and repr(tile_position), tile_size and repr(tile_size), perf_mode,
             products.place(dst, core.hardware),
         )  # fmt: skip
         passed = key in core.checked

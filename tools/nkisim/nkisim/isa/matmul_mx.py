@@ -59,10 +59,11 @@ def nc_matmul_mx(
     try:
         key: tuple[Any, ...] = (
             _CALL, dst.signature, stationary.signature, moving.signature, stationary_scale.signature,
-            moving_scale.signature, tile_position, tile_size, accumulate, type(accumulate),
+            moving_scale.signature, tile_position and repr(tile_position), tile_size and repr(tile_size), accumulate,
+            type(accumulate),
         )  # fmt: skip
         passed = key in core.checked
-    except (AttributeError, TypeError):
+    except (AttributeError, TypeError, ValueError):
         key, passed = (), False
     if not passed:
         _check(core, dst, (stationary, stationary_scale), (moving, moving_scale), tile_position, tile_size, accumulate)

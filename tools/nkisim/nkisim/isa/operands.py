@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from nkisim.numerics import cast
 from nkisim.numerics.alu import OPERATORS, Operator
 from nkisim.tensor import NkiTensor
 
+Looked = TypeVar("Looked")
 _LANGUAGE = "nkisim.language"
 _LARGEST = float(np.finfo(np.float32).max)
 _REDUCTIONS = {"max": "maximum", "min": "minimum"}
@@ -30,7 +31,7 @@ def language_name(call: str, parameter: str, op: Any) -> str:
 
 def operator(call: str, parameter: str, op: Any, kinds: tuple[str, ...]) -> Operator:
     """The operator that a `nki.language` function stands for, of one of the kinds accepted."""
-    found = _found.get(op) if op.__hash__ else None
+    found = looked_up(_found, op)
     if found is None:
         found = _named(call, parameter, op)
     if found is None or found.kind not in kinds:
@@ -40,7 +41,7 @@ def operator(call: str, parameter: str, op: Any, kinds: tuple[str, ...]) -> Oper
 
 def operator_among(call: str, parameter: str, op: Any, names: tuple[str, ...]) -> Operator:
     """The operator that a `nki.language` function stands for, one of those named."""
-    found = _found.get(op) if op.__hash__ else None
+    found = looked_up(_found, op)
     if found is None:
         found = _named(call, parameter, op)
     if found is None or found.name not in names:
@@ -50,6 +51,14 @@ def operator_among(call: str, parameter: str, op: Any, names: tuple[str, ...]) -
 
 _found: dict[Any, Operator] = {}
 """Functions of `nki.language` that have been looked up before."""
+
+
+def looked_up(table: dict[Any, Looked], op: Any) -> Looked | None:
+    """What a table has under an operator; nothing under what has no hash."""
+    try:
+        return table.get(op)
+    except TypeError:
+        return None
 
 
 def _named(call: str, parameter: str, op: Any) -> Operator | None:
@@ -97,7 +106,7 @@ def write_bits(dst: NkiTensor, values: np.ndarray) -> None:
 def check_scalar(call: str, operand: str, value: Any, data: NkiTensor, dtypes: tuple[DType, ...] | None) -> None:
     """A scalar operand is a number, or a tile with one element for each partition of `data`."""
     if not isinstance(value, NkiTensor):
-        if not isinstance(value, (int, float, np.generic)):
+        if not rules.is_number(value):
             raise ArgumentError(f"{call}: {operand} is {value!r}; accepted: a number or a tile ({data.shape[0]}, 1)")
         return
     check_column(call, operand, value, data)
@@ -119,8 +128,11 @@ def constant(value: Any) -> np.float32:
     """A number as fp32; infinite where fp32 does not reach it."""
     if -_LARGEST <= value <= _LARGEST:
         return np.float32(value)
-    with np.errstate(over="ignore"):
-        return np.float32(value)
+    try:
+        with np.errstate(over="ignore"):
+            return np.float32(value)
+    except OverflowError:  # an integer that not even fp64 reaches
+        return np.float32(np.inf if value > 0 else -np.inf)
 
 
 def scalar(call: str, operand: str, value: Any, rank: int) -> Any:

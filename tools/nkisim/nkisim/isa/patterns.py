@@ -83,7 +83,7 @@ def affine_select(
     call = "nisa.affine_select"
     core = machine.core(call)
     operator = operands.operator_among(call, "cmp_op", cmp_op, COMPARISONS)
-    if not isinstance(on_false_value, (int, float, np.generic)):
+    if not rules.is_number(on_false_value):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: a number")
     steps = _steps(call, pattern)
     _check_integers(call, offset, channel_multiplier)
@@ -125,7 +125,7 @@ def _pattern_error(call: str, pattern: Any) -> ArgumentError:
 
 def _check_integers(call: str, offset: Any, channel_multiplier: Any) -> None:
     for parameter, value in (("offset", offset), ("channel_multiplier", channel_multiplier)):
-        if not isinstance(value, (int, np.integer)) or not _LOWEST <= value <= _HIGHEST:
+        if not rules.is_integer(value) or not _LOWEST <= value <= _HIGHEST:
             raise ArgumentError(f"{call}: {parameter} is {value!r}; accepted: a 32-bit integer")
 
 

@@ -9,6 +9,7 @@ added to; where that is zero, as public kernels make it, both come to the same, 
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -175,7 +176,7 @@ def check_tiling(
 
 def _pair(call: str, parameter: str, value: Any) -> tuple[int, int]:
     try:
-        first, second = (int(v) for v in value)
+        first, second = (operator.index(v) for v in value)
     except (TypeError, ValueError):
         raise ArgumentError(f"{call}: {parameter} {value!r}; accepted: a pair of integers") from None
     return first, second

@@ -82,7 +82,7 @@ def _first_axis(call: str, axis: Any, data: NkiTensor) -> int:
     """The first of the axes, which are the last dimensions of the tile."""
     rank = len(data.shape)
     given = tuple(axis) if isinstance(axis, (list, tuple)) else (axis,)
-    if given and all(isinstance(a, (int, np.integer)) and -rank <= a < rank for a in given):
+    if given and all(rules.is_integer(a) and -rank <= a < rank for a in given):
         axes = sorted(int(a) % rank for a in given)
         if axes[0] > 0 and axes == list(range(axes[0], rank)):
             return axes[0]

@@ -103,7 +103,7 @@ def _load(call: str, operand: str, dst: VirtualRegister, src: NkiTensor) -> NkiI
     _writable(call, dst)
     _check_element(call, core, operand, src)
     issued = core.emit("register_load", Engine.sync, (), (src.region,))
-    dst.state = int(memory.read(call, operand, src).reshape(()).item()) if core.numerics else None
+    dst.state = _whole(call, operand, memory.read(call, operand, src).reshape(()).item()) if core.numerics else None
     return issued
 
 
@@ -112,6 +112,13 @@ def _writable(call: str, register: Any) -> None:
         raise ArgumentError(f"{call}: dst is {register!r}; accepted: a register of nisa.register_alloc")
     if register.frozen:
         raise RegisterError(f"{call}: dst is the variable of a dynamic loop; accepted: any other register")
+
+
+def _whole(call: str, operand: str, value: Any) -> int:
+    """A loaded number towards zero, which 32 bits hold."""
+    if not _RANGE[0] - 1 < value < _RANGE[1] + 1:
+        raise RegisterError(f"{call}: {operand} holds {value}; accepted: what 32 bits hold")
+    return int(value)
 
 
 def _check_element(call: str, core: machine.Core, operand: str, tensor: Any) -> None:
@@ -135,6 +142,6 @@ def _element(call: str, operand: str, tensor: NkiTensor) -> None:
 
 
 def _immediate(call: str, operand: str, value: Any, accepted: str) -> int:
-    if not isinstance(value, (int, np.integer)) or not _RANGE[0] <= value <= _RANGE[1]:
+    if not rules.is_integer(value) or not _RANGE[0] <= value <= _RANGE[1]:
         raise ArgumentError(f"{call}: {operand} is {value!r}; accepted: {accepted} of 32 bits")
     return int(value)

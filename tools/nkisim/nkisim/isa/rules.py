@@ -44,6 +44,8 @@ _CHOSEN_COLUMNS = {
     "nisa.tensor_tensor": ("dst", "data1"),
 }
 """Operands that may be views made by `indirect`."""
+_NO_NUMBERS = (np.flexible, np.complexfloating, np.datetime64, np.timedelta64)
+"""Scalars of numpy that no engine calculates with."""
 
 
 def require_tensors(call: str, **operands: Any) -> None:
@@ -51,6 +53,16 @@ def require_tensors(call: str, **operands: Any) -> None:
     for operand, value in operands.items():
         if not isinstance(value, NkiTensor):
             raise ArgumentError(f"{call}: {operand} is {type(value).__name__} {value!r}; accepted: an NkiTensor")
+
+
+def is_number(value: Any) -> bool:
+    """Whether it is a real number of Python, numpy or ml_dtypes; booleans are."""
+    return isinstance(value, (int, float)) or (isinstance(value, np.generic) and not isinstance(value, _NO_NUMBERS))
+
+
+def is_integer(value: Any) -> bool:
+    """Whether it is an integer of Python or numpy; Python's booleans are."""
+    return isinstance(value, int) or (isinstance(value, np.integer) and not isinstance(value, np.timedelta64))
 
 
 def buffer(call: str, operand: str, tensor: NkiTensor, accepted: tuple[MemoryRegion, ...]) -> None:

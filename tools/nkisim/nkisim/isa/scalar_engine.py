@@ -136,10 +136,10 @@ def _plan(
     function = _function(call, op)
     if function == "prelu":
         raise NotSimulatedError(f"{call} with nl.prelu, whose slope it does not take; accepted: nisa.activate2")
+    accumulation.require_command(call, reduce_cmd)
     reduction = None
     if reduce_op is not None or reduce_cmd is not ReduceCommand.idle:
         reduction = _reduction(call, reduce_op, reduce_cmd, _REDUCTIONS)
-    accumulation.require_command(call, reduce_cmd)
     rules.require_tensors(call, dst=dst, data=data)
     _check_tiles(call, core, dst, data)
     operands.check_scalar(call, "scale", scale, data, (float32,))
@@ -172,8 +172,9 @@ def _finish(
 
 
 def _function(call: str, op: Any) -> str:
-    if op.__hash__ and op in _names:
-        return _names[op]
+    known = operands.looked_up(_names, op)
+    if known is not None:
+        return known
     name = operands.language_name(call, "op", op)
     if name not in FUNCTIONS and name != "prelu":
         raise ArgumentError(f"{call}: op is nl.{name}; accepted: {', '.join(FUNCTIONS)}, prelu")

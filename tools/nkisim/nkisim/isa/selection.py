@@ -76,7 +76,7 @@ def _check_predicated(call: str, core: machine.Core, dst: NkiTensor, src: Any, p
         rules.same_dtype(call, "src", src, "dst", dst)
         rules.same_elements(call, "src", src, "dst", dst)
         rules.not_both_in_psum(call, "src", src, "predicate", predicate)
-    elif not isinstance(src, (int, float, np.generic)):
+    elif not rules.is_number(src):
         raise ArgumentError(f"{call}: src is {src!r}; accepted: a number or a tile of dst's type")
     elif dst.dtype.kind == "packed":
         raise DtypeError(f"{call}: src is a number for {dst.dtype}; accepted: a tile of that type")
@@ -222,11 +222,11 @@ def range_select(
 
 
 def _check_constants(call: str, range_start: Any, on_false_value: Any) -> None:
-    if not isinstance(range_start, (int, np.integer)):
+    if not rules.is_integer(range_start):
         raise ArgumentError(
             f"{call}: range_start is {range_start!r}; accepted: an integer known when the kernel is traced"
         )
-    number = isinstance(on_false_value, (int, float, np.generic))
+    number = rules.is_number(on_false_value)
     if not number or operands.constant(on_false_value) != np.float32(FP32_MIN):
         raise ArgumentError(f"{call}: on_false_value is {on_false_value!r}; accepted: -3.4028235e+38, the lowest fp32")
 

@@ -104,7 +104,7 @@ def nc_match_replace8(
         rules.numeric(call, "dst", dst, core.hardware, rules.ON_CHIP)
         rules.writable(call, "dst", dst)
         rules.same_elements(call, "dst", dst, "data", data)
-        if not isinstance(imm, (int, float, np.generic)):
+        if not rules.is_number(imm):
             raise ArgumentError(f"{call}: imm is {imm!r}; accepted: a number")
         if dst_idx is not None:
             rules.require_tensors(call, dst_idx=dst_idx)

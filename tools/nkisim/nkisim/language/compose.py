@@ -9,13 +9,11 @@ from __future__ import annotations
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from nkisim import dtypes, memory
 from nkisim.dtypes import DType, as_dtype, float32
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, ShapeError, WrongBufferError
-from nkisim.isa import copying, elementwise, shuffle
+from nkisim.isa import copying, elementwise, rules, shuffle
 from nkisim.numerics.alu import OPERATORS
 from nkisim.tensor import NkiTensor
 
@@ -119,7 +117,7 @@ def binary(op: Any, x: Any, y: Any, dtype: Any) -> NkiTensor:
 
 def _with_number(call: str, op: Any, x: Any, y: Any, dtype: Any) -> NkiTensor:
     data, number, reverse = (x, y, False) if isinstance(x, NkiTensor) else (y, x, True)
-    if not isinstance(data, NkiTensor) or not isinstance(number, (int, float, np.generic)):
+    if not isinstance(data, NkiTensor) or not rules.is_number(number):
         raise ArgumentError(f"{call}: x is {x!r}, y is {y!r}; accepted: two tiles, or a tile and a number")
     data = tile(call, "y" if reverse else "x", data)
     result = new(data.shape, result_dtype(dtype, data))

@@ -5,13 +5,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from nkisim import memory
 from nkisim.dtypes import DType
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError
-from nkisim.isa import copying, rules, transfer
+from nkisim.isa import copying, operands, rules, transfer
 from nkisim.language import compose
 from nkisim.tensor import NkiTensor
 
@@ -72,10 +70,10 @@ def _filled(call: str, shape: Any, value: Any, dtype: Any, buffer: MemoryRegion,
 
 
 def _number(call: str, value: Any, dtype: DType) -> float:
-    if not isinstance(value, (int, float, np.generic)):
+    if not rules.is_number(value):
         raise ArgumentError(f"{call}: fill_value {value!r}; accepted: a number")
     if dtype.is_float:
-        return float(value)
-    if not math.isfinite(value) or value != int(value):
+        return float(operands.constant(value))
+    if not rules.is_integer(value) and (not math.isfinite(value) or value != int(value)):
         raise ArgumentError(f"{call}: fill_value {value!r} for {dtype}; accepted: a whole number")
     return int(value)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from nkisim.dtypes import float32
-from nkisim.isa import elementwise
+from nkisim.isa import elementwise, operands, rules
 from nkisim.language import compose, flags
 from nkisim.tensor import NkiTensor
 
@@ -138,7 +138,7 @@ def divide(x: Any, y: Any, dtype: Any = None) -> NkiTensor:
 
 
 def _inverse(number: Any) -> Any:
-    if not isinstance(number, (int, float, np.generic)):
+    if not rules.is_number(number):
         return number
     with np.errstate(divide="ignore"):
-        return np.float32(1) / np.float32(number)
+        return np.float32(1) / operands.constant(number)

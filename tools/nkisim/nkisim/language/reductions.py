@@ -10,11 +10,9 @@ import operator
 from math import prod as product
 from typing import Any
 
-import numpy as np
-
 from nkisim.dtypes import float32
 from nkisim.errors import ArgumentError
-from nkisim.isa import elementwise, reduction
+from nkisim.isa import elementwise, reduction, rules
 from nkisim.language import activations, compose, operators
 from nkisim.tensor import NkiTensor
 
@@ -96,13 +94,13 @@ def rms_norm(
     w = compose.tile("nl.rms_norm", "w", w)
     if not isinstance(n, int) or n < 1:
         raise ArgumentError(f"nl.rms_norm: n {n!r}; accepted: an integer from 1 on")
-    if not isinstance(epsilon, (int, float, np.generic)):
+    if not rules.is_number(epsilon):
         raise ArgumentError(f"nl.rms_norm: epsilon {epsilon!r}; accepted: a number")
     between = compose.result_dtype(compute_dtype or float32, x)
     squares = activations.square(x, between)
     total = sum(squares, axes, between, keepdims=True)
     shifted = compose.new(total.shape, between)
-    elementwise.tensor_scalar(shifted, total, operators.multiply, 1 / n, op1=operators.add, operand1=float(epsilon))
+    elementwise.tensor_scalar(shifted, total, operators.multiply, 1 / n, op1=operators.add, operand1=epsilon)
     scaled = operators.multiply(x, activations.rsqrt(shifted, between), between)
     return operators.multiply(scaled, w, compose.result_dtype(dtype, x))
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from nkisim.dtypes import float32
 from nkisim.errors import ArgumentError
+from nkisim.isa import operands, rules
 from nkisim.language import activations, compose, operators, rounding
 from nkisim.tensor import NkiTensor
 
@@ -44,6 +45,6 @@ def _sign(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    if not isinstance(value, (int, float, np.generic)):
+    if not rules.is_number(value):
         raise ArgumentError(f"nl.mod or nl.fmod: {value!r}; accepted: tiles and numbers")
-    return float(value)
+    return float(operands.constant(value))
