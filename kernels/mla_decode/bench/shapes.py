@@ -37,7 +37,7 @@ VALUES_LIMIT = 2**16
 
 BASELINES = {
     "seed": Schedule(stationary_weights=True),
-    "head-major": Schedule(stationary_weights=True, head_major=True),
+    "head major": Schedule(stationary_weights=True, head_major=True),
     "bands": Schedule(stationary_weights=True, head_major=True, latent_bands=True),
     "token tails": Schedule(stationary_weights=True, per_token_tails=True),
     "late sums": Schedule(stationary_weights=True, late_weighted_sum=True),
