@@ -43,7 +43,7 @@ _EXAMPLES = f"""examples:
   bazel run //tools/plan -- qkv_cte --seqlen 1184 --width 5120 --degree 1..8,plan --plot degrees.png
   bazel run //tools/plan -- mla_decode --tokens 16,32,64 --dma-chunks 0..4 --csv chunks.csv
 
-exit status: {OK} there is a plan, {NO_PLAN} no point of the sweep has one, {BAD_INPUT} bad usage, input or output
+exit status: {OK} there is a plan, {NO_PLAN} no combination of the sweep has one, {BAD_INPUT} bad usage, input or output
 """
 
 
@@ -92,7 +92,7 @@ def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: S
             announce(" ".join(f"{name} {BY_PLAN if values[name] is None else values[name]}" for name in varied))
             outcomes.append(outcome())
     if not results.fastest(outcomes):
-        print(f"plan: no point of the sweep has a plan; the first: {outcomes[0].refusal}", file=sys.stderr)
+        print(f"plan: no combination of the sweep has a plan; first reason: {outcomes[0].refusal}", file=sys.stderr)
         return NO_PLAN
     _write(options, outcomes)
     show(results.table(outcomes), WIDTH)

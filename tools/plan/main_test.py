@@ -68,7 +68,7 @@ def test_points_without_a_plan_stay_in_the_sweep(capsys):
 def test_a_sweep_without_any_plan_is_a_status_of_its_own(capsys, tmp_path):
     out = tmp_path / "out.csv"
     assert main.main([*SMALL, "--degree", "9,10", "--jobs", "1", "--csv", str(out)]) == 1
-    assert "no point of the sweep has a plan; the first: degree must be at most" in capsys.readouterr().err
+    assert "no combination of the sweep has a plan; first reason: degree must be at most" in capsys.readouterr().err
     assert not out.exists()
 
 

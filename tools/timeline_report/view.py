@@ -1,4 +1,4 @@
-"""Says in tables where a trace's time goes, for terminals and CI logs; Perfetto shows the same file as a picture."""
+"""Prints where a trace's time goes as tables, for terminals and CI logs; Perfetto shows the same file as a picture."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _EXAMPLES = f"""examples:
   bazel run //tools/timeline_report:view -- step.json
   bazel run //tools/timeline_report:view -- step.json --top 40
 
-exit status: {OK} shown, {BAD_INPUT} bad usage, or a file that is no trace
+exit status: {OK} shown, {BAD_INPUT} bad usage, or a file that is not a trace
 """
 
 

@@ -1,4 +1,4 @@
-"""Plans, simulates and checks AdaLN and row quantisation at Wan2.2's shapes, or at a shape of one's own.
+"""Plans, simulates and checks AdaLN and row quantisation at Wan2.2's shapes, or at a shape of your own.
 
 Prints, for each shape, the plan, the HBM bytes against the unavoidable minimum and against separate launches, the
 predicted time against its limit and theirs, how busy the engines are, the instructions by engine, and the error against

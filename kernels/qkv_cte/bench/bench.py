@@ -1,4 +1,4 @@
-"""Plans, simulates and checks the projections of Wan2.2, or a shape or checkpoint layer of one's own.
+"""Plans, simulates and checks the projections of Wan2.2, a shape of your own, or a checkpoint's layer.
 
 Prints, for each shape: the plan; HBM bytes, the minimum, and the bytes of two upstream (NKI Library) schedules; the
 predicted time, its limit, and those schedules' times; instructions by engine; the error against an fp64 reference.

@@ -1,7 +1,7 @@
 """Writes a Wan2.2 transformer of one layer with random weights, for `bench --checkpoint` without a real checkpoint.
 
-The model is diffusers' own, so names and shapes are those of the published checkpoints. Two inputs lie beside the
-weights: `hidden_states`, like the modulated output of the layer's first norm, and `encoder_hidden_states`, like the
+The model is diffusers', so names and shapes are those of the published checkpoints. The file also holds two inputs:
+`hidden_states`, distributed like the modulated output of the layer's first norm, and `encoder_hidden_states`, like the
 embedded text.
 """
 
@@ -84,7 +84,7 @@ def layer_tensors(hidden: int, heads: int, ffn: int, layer: int) -> dict[str, to
 
 def _parser() -> OneLineParser:
     parser = OneLineParser("make_checkpoint", __doc__, _EXAMPLES)
-    parser.add_argument("file", type=file_name, help="the file to write")
+    parser.add_argument("file", type=file_name, help="file to write")
     sizes = (
         ("--hidden", 5120, LARGEST_HIDDEN, "width of the layer"),
         ("--heads", 40, LARGEST_HIDDEN, "attention heads"),
@@ -97,7 +97,7 @@ def _parser() -> OneLineParser:
             name, type=integer(1, largest), default=default, metavar="N", help=f"{meaning} (default {default})"
         )
     parser.add_argument("--layer", type=integer(0), default=0, metavar="N", help="number of the layer (default 0)")
-    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="seed of all random values (default 0)")
+    parser.add_argument("--seed", type=integer(0), default=0, metavar="N", help="random seed of all values (default 0)")
     return parser
 
 
