@@ -57,6 +57,9 @@ def test_full_width(oracle, tmp_path):
             assert error.cosine >= BF16_COSINE, name
     for name, error in errors["ROW_MX"].alone.items():
         assert error.cosine >= PROJECTION_COSINE, name
+    # Errors add up: the MLP's output is that of two quantised projections.
+    for name, error in errors["ROW_MX"].in_chain.items():
+        assert error.cosine >= BLOCK_COSINE, name
     for name, error in (*errors["ROW_MX"].blocks.items(), *errors["ROW_MX"].updates.items()):
         assert error.cosine >= BLOCK_COSINE, name
     outliers = expected["blocks.0.attn1.input"].float().square().mean((0, 1)).sqrt()
