@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-import json
 import math
+import reprlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from rich.console import RenderableType
 from rich.table import Table
 
-from tools.bench.files import caller_path
+from tools.bench.files import caller_path, read_json
 from tools.bench.tables import new_table, note
 
 VERSION = 2
@@ -23,6 +23,8 @@ TOLERANCE = 0.02
 
 LARGEST_FILE_BYTES = 2**26
 
+ACCEPTED = "what --json wrote"
+
 
 def read_times(path: Path, kernel: str) -> dict[str, float]:
     """Predicted ns by shape, from a bench's JSON file.
@@ -30,33 +32,25 @@ def read_times(path: Path, kernel: str) -> dict[str, float]:
     Raises:
         ValueError: the file cannot be read, is no bench's, of another kernel or of another version.
     """
-    document = read_json(path)
+    document = read_json(path, LARGEST_FILE_BYTES, ACCEPTED)
     if not isinstance(document, dict) or not {"version", "kernel", "shapes"} <= set(document):
-        raise ValueError(f"{path} is not a JSON file of a bench; accepted: what --json wrote")
+        raise ValueError(f"{path} is not a JSON file of a bench; accepted: {ACCEPTED}")
     if document["kernel"] != kernel:
-        raise ValueError(f"{path} is of kernel {document['kernel']!r}; accepted: {kernel!r}")
+        raise ValueError(f"{path} is of kernel {reprlib.repr(document['kernel'])}; accepted: {kernel!r}")
     if document["version"] != VERSION:
-        raise ValueError(f"{path} is of version {document['version']!r}; accepted: {VERSION}, of this bench's --json")
+        raise ValueError(
+            f"{path} is of version {reprlib.repr(document['version'])}; accepted: {VERSION}, of this bench's --json"
+        )
     try:
-        return {str(shape["name"]): _positive(shape["predicted"]["ns"]) for shape in document["shapes"]}
-    except (KeyError, TypeError, ValueError):
-        raise ValueError(f"{path} has shapes without a predicted time; accepted: what --json wrote") from None
+        return {_name(shape["name"]): _positive(shape["predicted"]["ns"]) for shape in document["shapes"]}
+    except (KeyError, OverflowError, TypeError, ValueError):
+        raise ValueError(f"{path} has shapes without a name or predicted time; accepted: {ACCEPTED}") from None
 
 
-def read_json(path: Path) -> Any:
-    """What a JSON file holds.
-
-    Raises:
-        ValueError: it cannot be read, or is no JSON; names the file.
-    """
-    try:
-        if path.stat().st_size > LARGEST_FILE_BYTES:
-            raise ValueError(f"{path} is larger than {LARGEST_FILE_BYTES:,} bytes; accepted: what --json wrote")
-        return json.loads(path.read_bytes())
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"{path} is not a JSON file; accepted: what --json wrote") from None
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise ValueError
+    return value
 
 
 def _positive(value: Any) -> float:

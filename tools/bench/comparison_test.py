@@ -1,6 +1,7 @@
 """Comparison with earlier results: verdicts, and files that are not what they should be."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -34,11 +35,17 @@ def test_times_are_read_by_shape(tmp_path):
         (document(kernel="other"), "is of kernel 'other'; accepted: 'k'"),
         (document(version=1), "is of version 1; accepted: 2"),
         (document(version="2"), "is of version '2'; accepted: 2"),
-        (document(shapes={"a": 1}), "has shapes without a predicted time"),
-        (document(shapes=[{"name": "a"}]), "has shapes without a predicted time"),
-        (document(shapes=[{"name": "a", "predicted": {"ns": "1"}}]), "has shapes without a predicted time"),
-        (document(shapes=[{"name": "a", "predicted": {"ns": -1}}]), "has shapes without a predicted time"),
-        (document(shapes=None), "has shapes without a predicted time"),
+        ("1" * 5000, "is not a JSON file"),
+        ('{"version": NaN}', "is not a JSON file"),
+        (document(version=[2] * 1000), "is of version [2, 2, 2, 2, 2, 2, ...]; accepted: 2"),
+        (document(shapes=[{"name": 1, "predicted": {"ns": 1}}]), "has shapes without a name or"),
+        (document(shapes=[{"name": "a\nb", "predicted": {"ns": 1}}]), "has shapes without a name or"),
+        (document(shapes=[{"name": "a", "predicted": {"ns": 10**400}}]), "has shapes without a name or"),
+        (document(shapes={"a": 1}), "has shapes without a name or predicted time"),
+        (document(shapes=[{"name": "a"}]), "has shapes without a name or predicted time"),
+        (document(shapes=[{"name": "a", "predicted": {"ns": "1"}}]), "has shapes without a name or predicted time"),
+        (document(shapes=[{"name": "a", "predicted": {"ns": -1}}]), "has shapes without a name or predicted time"),
+        (document(shapes=None), "has shapes without a name or predicted time"),
     ],
 )
 def test_other_files_are_refused_in_one_line(tmp_path, content, message):
@@ -55,6 +62,14 @@ def test_files_that_cannot_be_read_are_refused(tmp_path):
         comparison.read_times(tmp_path / "absent", "k")
     with pytest.raises(ValueError, match=r"cannot be read: Is a directory"):
         comparison.read_times(tmp_path, "k")
+
+
+def test_devices_and_large_files_are_refused_unread(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="/dev/zero is a device; accepted: what --json wrote"):
+        comparison.read_times(Path("/dev/zero"), "k")
+    monkeypatch.setattr(comparison, "LARGEST_FILE_BYTES", 10)
+    with pytest.raises(ValueError, match="is larger than 10 bytes"):
+        comparison.read_times(written(tmp_path, document()), "k")
 
 
 def test_slower_begins_beyond_two_percent():

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NoReturn
 
 STDOUT = 1
 """Its descriptor."""
@@ -14,6 +17,37 @@ STDOUT = 1
 def caller_path(text: str) -> Path:
     """Resolves a relative path against the folder where `bazel run` was typed, else the current one."""
     return Path(os.environ.get("BUILD_WORKING_DIRECTORY", "")).joinpath(text)
+
+
+def read_json(path: Path, at_most_bytes: int, accepted: str) -> Any:
+    """What a JSON file holds.
+
+    Args:
+        path: the file.
+        at_most_bytes: what it may have.
+        accepted: what a file has to be, for the error.
+
+    Raises:
+        ValueError: it cannot be read, is a device, too large, or no JSON; names the file.
+    """
+    try:
+        found = path.stat()
+        if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
+            raise ValueError(f"{path} is a device; accepted: {accepted}")
+        if found.st_size > at_most_bytes:
+            raise ValueError(f"{path} is larger than {at_most_bytes:,} bytes; accepted: {accepted}")
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"{path} cannot be read: {error.strerror}") from None
+    try:
+        return json.loads(content, parse_constant=_refuse)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{path} is not a JSON file; accepted: {accepted}") from None
+
+
+def _refuse(constant: str) -> NoReturn:
+    """NaN and infinities, which JSON does not have."""
+    raise ValueError(constant)
 
 
 def require_writable(path: Path) -> None:

@@ -21,7 +21,10 @@ class Announce(Protocol):
 @contextmanager
 def progress(total: int) -> Iterator[Announce]:
     """Shows progress over `total` steps while the block runs."""
-    if sys.stderr.isatty():
+    # Python's own sign that the descriptor was closed when the process started.
+    if sys.stderr is None:
+        yield lambda _: None
+    elif sys.stderr.isatty():
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
         with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
             task = bar.add_task("starting", total=total)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from tools.bench import comparison
 from tools.bench.command_line import BAD_INPUT
-from tools.bench.files import whole_file
+from tools.bench.files import read_json, whole_file
 
 FILE_NAME = "predicted_times.json"
 
@@ -64,7 +64,7 @@ def update(kernel: str, predict: Callable[[], Times]) -> int:
 
 
 def _read(path: Path, kernel: str) -> dict[str, dict[str, float]]:
-    document = comparison.read_json(path)
+    document = read_json(path, comparison.LARGEST_FILE_BYTES, "what update wrote")
     wanted = {"version": comparison.VERSION, "kernel": kernel}
     if not isinstance(document, dict) or wanted != {key: document.get(key) for key in wanted}:
         raise ValueError(f"{path} is not of {kernel}, version {comparison.VERSION}; accepted: what update wrote")

@@ -25,7 +25,8 @@ def show(renderables: Iterable[RenderableType], width: int = WIDTH) -> None:
     Raises:
         ValueError: stdout cannot be written.
     """
-    console = Console(width=None if sys.stdout.isatty() else width, highlight=False)
+    # Names in brackets or colons are names, not rich's markup.
+    console = Console(width=None if sys.stdout.isatty() else width, highlight=False, markup=False, emoji=False)
     texts = []
     # The console, too, flushes stdout.
     with written_to_stdout():

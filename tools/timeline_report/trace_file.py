@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-import json
+import math
+import reprlib
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-_HEAD = {"title": str, "target": str, "simulated": bool, "total_ns": (int, float)}
+from tools.bench.files import read_json
+
+LARGEST_FILE_BYTES = 2**32
+
+ACCEPTED = "a file that a bench wrote with --trace"
 
 
 @dataclass(frozen=True)
@@ -38,40 +43,42 @@ def read_trace(path: Path) -> Trace:
     Raises:
         ValueError: it cannot be read, is no JSON, or is no trace of this repository's benches.
     """
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ValueError(f"{path}: {error.strerror}") from None
-    except (ValueError, RecursionError):
-        raise _not_a_trace(path, "it is not JSON") from None
+    document = read_json(path, LARGEST_FILE_BYTES, ACCEPTED)
     try:
         return _trace(document)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise _not_a_trace(path, f"{type(error).__name__} {error}") from None
-
-
-def _not_a_trace(path: Path, why: str) -> ValueError:
-    return ValueError(f"{path} is not a trace ({why}); accepted: a file that a bench wrote with --trace")
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        why = f"{type(error).__name__} {error}"
+        raise ValueError(f"{path} is not a trace ({why}); accepted: {ACCEPTED}") from None
 
 
 def _trace(document: Any) -> Trace:
     head = document["otherData"]
-    for name, kind in _HEAD.items():
-        if not isinstance(head[name], kind):  # type: ignore[arg-type]
-            raise TypeError(f"otherData.{name} is {head[name]!r}")
+    title, target, total_ns = _word(head["title"]), _word(head["target"]), _time(head["total_ns"])
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
     busy: defaultdict[tuple[str, str], float] = defaultdict(float)
     calls, lines, counts = defaultdict[str, float](float), defaultdict[str, float](float), Counter[str]()
     for event in document["traceEvents"]:
         if event["name"] == "process_name":
-            processes[event["pid"]] = event["args"]["name"].split(",")[0]
+            processes[event["pid"]] = _word(event["args"]["name"]).split(",")[0]
         elif event["name"] == "thread_name":
-            threads[event["pid"], event["tid"]] = event["args"]["name"]
+            threads[event["pid"], event["tid"]] = _word(event["args"]["name"])
         elif event["ph"] == "X":
-            duration_ns = 1e3 * float(event["dur"])
+            name, duration_ns = _word(event["name"]), 1e3 * _time(event["dur"])
             busy[processes[event["pid"]], threads[event["pid"], event["tid"]]] += duration_ns
-            calls[event["name"]] += duration_ns
-            lines[event["args"]["line"]] += duration_ns
-            counts[event["name"]] += 1
-    return Trace(head["title"], head["target"], float(head["total_ns"]), dict(busy), dict(calls), dict(lines), counts)
+            calls[name] += duration_ns
+            lines[_word(event["args"]["line"])] += duration_ns
+            counts[name] += 1
+    return Trace(title, target, total_ns, dict(busy), dict(calls), dict(lines), counts)
+
+
+def _word(value: Any) -> str:
+    if not isinstance(value, str) or not value.isprintable():
+        raise TypeError(f"{reprlib.repr(value)}, not a line of text")
+    return value
+
+
+def _time(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < math.inf:
+        raise TypeError(f"{reprlib.repr(value)}, not a time")
+    return float(value)
