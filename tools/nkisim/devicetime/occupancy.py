@@ -14,6 +14,8 @@ def steps(
 ) -> tuple[np.ndarray, np.ndarray]:
     """SBUF bytes per partition and PSUM banks of a core as (ns, used from then on) steps.
 
+    In use is what lies in a tensor between its first and its last access; bytes that several tensors share count once.
+
     Args:
         operands: of the core's records.
         byte: where each allocation begins.
@@ -23,17 +25,11 @@ def steps(
     sbuf = np.flatnonzero(operands.memory == SBUF)
     psum = np.flatnonzero(operands.memory == PSUM)
     bank = hardware.psum_bank_bytes
-    low, high = byte[psum] // bank, -(-(byte[psum] + operands.row_bytes[psum]) // bank)
-    held = [_united(first[psum[b]], last[psum[b]]) for n in range(hardware.psum_banks) if len(b := _in(n, low, high))]
-    opened, closed = np.concatenate(held, axis=1) if held else np.zeros((2, 0))
+    stop = byte + operands.row_bytes
     return (
-        _sum(first[sbuf], last[sbuf], operands.row_bytes[sbuf]),
-        _sum(opened, closed, np.ones(len(opened), np.int64)),
+        _in_use(first[sbuf], last[sbuf], byte[sbuf], stop[sbuf]),
+        _in_use(first[psum], last[psum], byte[psum] // bank, -(-stop[psum] // bank)),
     )
-
-
-def _in(bank: int, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    return np.flatnonzero((low <= bank) & (bank < high))
 
 
 @compiled
@@ -49,17 +45,65 @@ def _spans(
     return first, last
 
 
-def _united(first: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """Times (from, to) that at least one of the intervals covers."""
-    order = np.argsort(first, kind="stable")
-    first, reached = first[order], np.maximum.accumulate(last[order])
-    fresh = np.concatenate([[True], first[1:] > reached[:-1]])
-    ends = np.concatenate([np.flatnonzero(fresh)[1:] - 1, [len(first) - 1]])
-    return np.stack([first[fresh], reached[ends]])
+def _in_use(first: np.ndarray, last: np.ndarray, start: np.ndarray, stop: np.ndarray) -> np.ndarray:
+    """Steps of how much of a memory intervals cover, each there from time `first` to `last`."""
+    if not len(first):
+        return np.zeros((0, 2))
+    bounds, places = np.unique(np.concatenate([start, stop]), return_inverse=True)
+    low, high = places[: len(start)], places[len(start) :]
+    times = np.concatenate([first, last])
+    order = np.argsort(times, kind="stable")
+    used = _covered(bounds, low, high, order)
+    times = times[order]
+    ends = np.flatnonzero(np.append(np.diff(times) > 0, True))
+    return np.stack([times[ends], used[ends].astype(float)], axis=1)
 
 
-def _sum(first: np.ndarray, last: np.ndarray, amount: np.ndarray) -> np.ndarray:
-    """Steps of the sum of amounts, each in use from `first` to `last`."""
-    times, at = np.unique(np.concatenate([first, last]), return_inverse=True)
-    changes = np.bincount(at, np.concatenate([amount, -amount]), len(times)) if len(times) else np.zeros(0)
-    return np.stack([times, np.cumsum(changes)], axis=1)
+@compiled
+def _covered(bounds: np.ndarray, low: np.ndarray, high: np.ndarray, order: np.ndarray) -> np.ndarray:
+    """How much is covered after each change: number n < len(low) adds interval n, number n + len(low) takes it away.
+
+    A tree over the pieces between `bounds`, whose node n has nodes 2n and 2n + 1 below it, keeps for each node how many
+    intervals cover all of its pieces without covering all of its parent's, and how much of them is covered.
+    """
+    leaves = 1
+    while leaves < len(bounds) - 1:
+        leaves *= 2
+    widths = np.zeros(2 * leaves, np.int64)
+    widths[leaves : leaves + len(bounds) - 1] = np.diff(bounds)
+    for node in range(leaves - 1, 0, -1):
+        widths[node] = widths[2 * node] + widths[2 * node + 1]
+    counts = np.zeros(2 * leaves, np.int64)
+    lengths = np.zeros(2 * leaves, np.int64)
+    used = np.empty(len(order), np.int64)
+    for n in range(len(order)):
+        interval, change = order[n], 1
+        if interval >= len(low):
+            interval, change = interval - len(low), -1
+        begin, end = leaves + low[interval], leaves + high[interval]
+        first, last = begin, end - 1
+        while begin < end:
+            if begin % 2:
+                counts[begin] += change
+                _sum_up(begin, counts, lengths, widths, leaves)
+                begin += 1
+            if end % 2:
+                end -= 1
+                counts[end] += change
+                _sum_up(end, counts, lengths, widths, leaves)
+            begin, end = begin // 2, end // 2
+        while first > 1:
+            first, last = first // 2, last // 2
+            _sum_up(first, counts, lengths, widths, leaves)
+            _sum_up(last, counts, lengths, widths, leaves)
+        used[n] = lengths[1]
+    return used
+
+
+@compiled
+def _sum_up(node: int, counts: np.ndarray, lengths: np.ndarray, widths: np.ndarray, leaves: int) -> None:
+    """How much of a node's pieces is covered, from what is known of the nodes below it."""
+    if counts[node]:
+        lengths[node] = widths[node]
+    else:
+        lengths[node] = lengths[2 * node] + lengths[2 * node + 1] if node < leaves else 0
