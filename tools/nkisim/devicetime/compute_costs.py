@@ -134,11 +134,11 @@ def _table(record: Record) -> str | None:
 
 def _gpsimd(record: Record, machine: Machine) -> Cost:
     constants, clock = machine.constants, machine.hardware.gpsimd_clock_ghz
-    operands = (*record.writes, *record.reads)
-    elements: float = max((free_elements(region) for region in operands), default=1)
     if record.op == "topk":
-        elements = constants.gpsimd_topk_cycles * free_elements(record.reads[0]) + int(record.detail)
-    cycles = constants.gpsimd_overhead_cycles + elements
+        cycles = constants.gpsimd_topk_cycles * int(record.detail) + free_elements(record.writes[0])
+    else:
+        operands = (*record.writes, *record.reads)
+        cycles = constants.gpsimd_overhead_cycles + max((free_elements(region) for region in operands), default=1)
     return Cost(GPSIMD, cycles / clock, cycles / clock)
 
 

@@ -134,7 +134,9 @@ class Constants:
         f"{_TRN3}: 256 elements a cycle for 16 bits, in copies and tensor_scalar; trn2 128",
     )
     gpsimd_overhead_cycles: float = _constant("cycles", Mark.documented, f"{_ISA}: GPSIMD_START, 150 + N")
-    gpsimd_topk_cycles: float = _constant("cycles/element", Mark.documented, "nki/api/nki/isa, topk: 4n + K")
+    gpsimd_topk_cycles: float = _constant(
+        "cycles/element", Mark.documented, "nki/api/nki/isa, topk: 4n + K, n of the values of 16 partitions"
+    )
     dynamic_address_cycles: float = _constant("cycles", Mark.documented, f"{_ISA}: tensor_copy_dynamic_*, about 600")
     semaphore_ns: float = _constant(
         "ns",

@@ -1,5 +1,7 @@
 """Costs of single instructions: published measurements within 5 %, documented formulas by hand."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from ml_dtypes import bfloat16
@@ -135,6 +137,152 @@ def test_vector_copy_modes(source, target, elements_per_cycle):
 )
 def test_vector_formulas(body, cycles):
     assert vector(body)[0] == pytest.approx((cycles + 68) / 0.96)
+
+
+B, F = nl.bfloat16, nl.float32
+
+
+@pytest.mark.parametrize(
+    ("body", "cycles"),
+    [
+        (lambda: nisa.tensor_tensor(sbuf((128, 256), B), sbuf((128, 256), B), sbuf((128, 256), B), nl.add), 128),
+        (lambda: nisa.tensor_tensor(sbuf((128, 256), F), sbuf((128, 256), B), sbuf((128, 256), B), nl.add), 256),
+        (lambda: nisa.tensor_tensor(sbuf((128, 256), B), psum((128, 256), B), sbuf((128, 256), B), nl.add), 256),
+        (
+            lambda: nisa.scalar_tensor_tensor(
+                *(sbuf((128, 256), B), sbuf((128, 256), B), nl.multiply, sbuf((128, 1)), nl.add, sbuf((128, 256), B))
+            ),
+            128,
+        ),
+        (lambda: nisa.tensor_tensor_scan(*[sbuf((128, 256)) for _ in range(3)], 0.0, nl.add, nl.add), 512),
+        (lambda: nisa.bn_aggr(sbuf((128, 2)), sbuf((128, 96))), 13 / 3 * 96),
+        (lambda: nisa.tensor_copy_predicated(sbuf((128, 256)), sbuf((128, 256)), sbuf((128, 256), nl.uint32)), 512),
+        (lambda: nisa.tensor_copy_predicated(sbuf((128, 256)), psum((128, 256)), sbuf((128, 256), nl.uint32)), 256),
+        (lambda: nisa.tensor_reduce(sbuf((128, 1), B), nl.add, sbuf((128, 256), B), axis=1), 128),
+        (lambda: nisa.tensor_reduce(sbuf((128, 1), B), nl.multiply, sbuf((128, 256), B), axis=1), 256),
+        (lambda: nisa.tensor_reduce(sbuf((128, 1), F), nl.add, sbuf((128, 256), B), axis=1), 256),
+        (lambda: nisa.tensor_copy(sbuf((128, 512)), sbuf((128, 1024))[:, 0:1024:2], nisa.engine.vector), 256),
+    ],
+)
+def test_vector_formulas_by_types_and_memories(body, cycles):
+    """Two inputs from SBUF share the data path, 16 bits double it, PSUM gives the second input a way of its own."""
+    assert vector(body)[0] == pytest.approx((cycles + 68) / 0.96)
+
+
+def test_dynamic_addresses_take_600_cycles_at_least():
+    def moved(columns, engine):
+        def body():
+            tile, index = sbuf((128, 4, columns)), sbuf((1, 1), nl.int32)
+            nisa.memset(index, 0)
+            register = nisa.register_alloc(0)
+            nisa.register_load(register, index)
+            nisa.tensor_copy(sbuf((128, columns)), tile.select(1, register), engine=engine)
+
+        return costs(body)[-1].hold_ns
+
+    vector_engine, scalar_engine = nisa.engine.vector, nisa.engine.scalar
+    assert moved(64, vector_engine) == pytest.approx((600 + 68) / 0.96)
+    assert moved(2048, vector_engine) == pytest.approx((1024 + 68) / 0.96)
+    assert moved(64, scalar_engine) == pytest.approx((600 + 68) / 1.2)
+
+
+def test_topk_is_4n_and_k():
+    """n: values of 16 partitions."""
+
+    def body():
+        nisa.topk(sbuf((16, 8), B), sbuf((16, 8), nl.uint32), sbuf((16, 10), B), 150)
+
+    (found,) = costs(body)
+    assert found.hold_ns == found.done_ns == pytest.approx((4 * 150 + 8) / 1.2)
+
+
+def test_gpsimd_is_a_fixed_part_and_a_cycle_per_element():
+    (found,) = costs(lambda: nisa.memset(sbuf((128, 90)), 0.0, engine=nisa.engine.gpsimd))
+    assert found.hold_ns == found.done_ns == pytest.approx((150 + 90) / 1.2)
+
+
+def test_scalar_reductions_take_64_cycles_more():
+    def reduced():
+        nisa.activation_reduce(sbuf((128, 256)), nl.exp, sbuf((128, 256)), nl.add, sbuf((128, 1)))
+
+    def plain():
+        nisa.activation(sbuf((128, 256)), nl.exp, sbuf((128, 256)))
+
+    assert costs(plain)[0].hold_ns == pytest.approx((256 + 68) / 1.2)
+    assert costs(reduced)[0].hold_ns == pytest.approx((256 + 64 + 68) / 1.2)
+
+
+def test_copies_need_no_function_table():
+    def body():
+        nisa.activation(sbuf((128, 8)), nl.copy, sbuf((128, 8)))
+        nisa.activation(sbuf((128, 8)), nl.tanh, sbuf((128, 8)))
+        nisa.tensor_copy(sbuf((128, 8)), sbuf((128, 8)), engine=nisa.engine.scalar)
+
+    assert [found.table for found in costs(body)] == [None, "tanh", None]
+
+
+def test_trn3_doubles_copies_of_16_bits_only():
+    def exponential():
+        nisa.activation(sbuf((128, 512), B), nl.exp, sbuf((128, 512), B))
+
+    def wide():
+        nisa.tensor_copy(sbuf((128, 512)), sbuf((128, 512), B), engine=nisa.engine.scalar)
+
+    for body in (exponential, wide):
+        assert costs(body, target="trn3")[0].hold_ns == pytest.approx((512 + 68) / 1.2)
+
+
+def test_quantising_takes_four_elements_a_cycle():
+    def body():
+        nisa.quantize_mx(sbuf((128, 128), nl.float8_e4m3fn_x4), sbuf((128, 512), B), sbuf((128, 128), nl.uint8))
+
+    assert vector(body, "trn3")[0] == pytest.approx((128 + 68) / 1.2)
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "cycles"),
+    [((128, 32), nl.bfloat16, 128), ((32, 128), nl.bfloat16, 64), ((128, 128), nl.float32, 256), ((8, 8), B, 8)],
+)
+def test_transposes_stream_the_partitions(shape, dtype, cycles):
+    """max(P, min(64, F)) cycles: the input is the stationary, P columns of an identity move. fp32: 4 passes at 2x."""
+
+    def body():
+        nisa.nc_transpose(psum(shape[::-1], dtype), sbuf(shape, dtype), nisa.engine.tensor)
+
+    (found,) = costs(body)
+    instructions = 2 if dtype is nl.float32 else 1
+    assert found.hold_ns == pytest.approx(cycles / 2.4 + instructions * C.tensor_issue_ns)
+
+
+def test_loading_a_wide_stationary_shows_behind_a_narrow_product():
+    """128 columns at four a cycle are 32 cycles and hide behind the product's 64; at one a cycle they do not."""
+    slow = Machine(hardware.get("trn2"), dataclasses.replace(C, tensor_load_columns_per_cycle=1))
+
+    @nki.jit
+    def kernel(x):
+        nisa.nc_matmul(psum((128, 32)), sbuf((128, 128), B), sbuf((128, 32), B))
+        out = nl.ndarray(x.shape, x.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=x)
+        return out
+
+    options = nkisim.Options(target="trn2", numerics=False)
+    (core,) = nkisim.run(kernel, np.zeros((1, 1), np.float32), options=options).cores
+    held = [nodes._cost(core.stream[0], machine).hold_ns for machine in (MACHINES["trn2"], slow)]
+    assert held == pytest.approx([cycles / 2.4 + C.tensor_issue_ns for cycles in (64, 128)])
+
+
+def test_a_barrier_of_one_core_takes_its_constant():
+    @nki.jit
+    def kernel(x):
+        out = nl.ndarray((2, *x.shape), x.dtype, nl.shared_hbm)
+        nisa.dma_copy(dst=out[nl.program_id(0)], src=x)
+        nisa.core_barrier(out, (0, 1))
+        return out
+
+    options = nkisim.Options(target="trn2", numerics=False)
+    core = nkisim.run(kernel[2], np.zeros((1, 1), np.float32), options=options).cores[0]
+    (found,) = [nodes._cost(r, MACHINES["trn2"]) for r in core.stream if r.op == "core_barrier"]
+    assert found.hold_ns == found.done_ns == C.core_barrier_ns
 
 
 @pytest.mark.parametrize(("partitions", "columns", "measured_ns"), [(4, 4096, 3709), (128, 128, 400)])

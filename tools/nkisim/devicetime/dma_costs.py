@@ -67,7 +67,7 @@ def _descriptors(record: Record) -> tuple[int, float]:
     regions = [*record.writes, *record.reads]
     total = max(region.elements for region in regions)
     if record.op == "dma_transpose":
-        run = min(record.reads[0].shape[-1], record.writes[0].shape[0])
+        run = record.reads[0].shape[-1]
         return max(1, total // run), float(run * record.reads[0].dtype.itemsize)
     run = min(_run(region) for region in regions)
     size = max(region.dtype.itemsize for region in regions)
