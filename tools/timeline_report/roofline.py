@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from math import prod
 
 from common.hardware import Hardware
 from devicetime.timeline import Timeline
-from nkisim.enums import engine
 from nkisim.record import Record, is_hbm
 
 _VALUES = {"float8_e4m3fn_x4": 4, "float8_e5m2_x4": 4, "float4_e2m1fn_x4": 4}
@@ -30,6 +28,8 @@ def peaks(hardware: Hardware) -> dict[str, float]:
 @dataclass(frozen=True)
 class Point:
     """One run of a kernel.
+
+    A core whose neighbour leaves their HBM stack alone can have more than its share of the bandwidth.
 
     Attributes:
         name: of the kernel or shape.
@@ -101,26 +101,36 @@ def flops(streams: Sequence[Iterable[Record]], hardware: Hardware) -> dict[str, 
     found: Counter[str] = Counter()
     for stream in streams:
         for record in stream:
-            if record.engine is engine.tensor and record.op.startswith("nc_matmul"):
+            if record.op.startswith("nc_matmul") and not _is_transpose(record):
                 found[_product(record, hardware)] += 2 * _multiply_adds(record)
     return {product: float(count) for product, count in found.items()}
 
 
 def hbm_bytes(stream: Iterable[Record]) -> int:
-    """Bytes that a stream reads from and writes to HBM."""
-    return sum(region.size_bytes for record in stream for region in (*record.reads, *record.writes) if is_hbm(region))
+    """Bytes that a stream reads from and writes to HBM. A barrier names the tensor that it orders, and moves none."""
+    moves = (record for record in stream if record.op != "core_barrier")
+    return sum(region.size_bytes for record in moves for region in (*record.reads, *record.writes) if is_hbm(region))
+
+
+def _is_transpose(record: Record) -> bool:
+    """Whether a matrix product only moves data."""
+    return record.op == "nc_matmul" and record.detail[0] == "transpose"
+
+
+def _doubles_rows(record: Record) -> bool:
+    return record.op == "nc_matmul" and record.detail[0] == "double_row"
 
 
 def _product(record: Record, hardware: Hardware) -> str:
     if record.op == "nc_matmul_mx":
         return "MX"
-    if record.detail[0] == "double_row" and hardware.tensor_peak_fp8_tflops:
+    if _doubles_rows(record) and hardware.tensor_peak_fp8_tflops:
         return "fp8"
     return "fp32" if record.reads[0].dtype.itemsize == 4 else "bf16"
 
 
 def _multiply_adds(record: Record) -> int:
-    """Of [K, M] stationary and [K, N] moving values: K x M x N."""
-    stationary, moving = record.reads[:2]
-    contracted = stationary.shape[0] * _VALUES.get(str(stationary.dtype), 1)
-    return contracted * prod(stationary.shape[1:]) * prod(moving.shape[1:])
+    """As many per element of the result as values are contracted: two rows at once, or packed ones, count each."""
+    stationary = record.reads[0]
+    contracted = stationary.shape[0] * _VALUES.get(str(stationary.dtype), 1) * (2 if _doubles_rows(record) else 1)
+    return contracted * record.writes[0].elements

@@ -1,6 +1,6 @@
-"""Where a kernel's time goes: engines, the critical path, stalls by cause, and bytes and products against the limits.
+"""Where a kernel's time goes: engines, the critical path, stalls by cause.
 
-Everything here is read off a finished prediction; `what_if` asks what the kernel would gain without something.
+Everything here is read off a finished timeline; `what_if` asks what the kernel would gain without something.
 """
 
 from __future__ import annotations
@@ -14,9 +14,6 @@ from types import CodeType
 
 import numpy as np
 
-from devicetime.cost import TENSOR
-from devicetime.nodes import TRANSFER, CoreWork
-from devicetime.predict import Prediction
 from devicetime.timeline import Cause, Timeline, TrackKind
 from nkisim.record import Record
 from nkisim.source import Site
@@ -35,32 +32,6 @@ class CriticalPath:
     events: np.ndarray
     run_ns: np.ndarray
     wait_ns: np.ndarray
-
-
-@dataclass(frozen=True)
-class Roofline:
-    """What no schedule of these instructions can beat.
-
-    Attributes:
-        total_ns: as predicted.
-        hbm_bytes: read and written by all cores.
-        products: multiply-adds on the Tensor Engines, transposes not counted.
-        tensor_ns: time that the busiest core's products need on a full array at full rate.
-        hbm_ns: time that the bytes need at the rate that two cores share.
-        dma_ns: time that the busiest core's DMA engines need.
-    """
-
-    total_ns: float
-    hbm_bytes: float
-    products: float
-    tensor_ns: float
-    hbm_ns: float
-    dma_ns: float
-
-    @property
-    def share(self) -> float:
-        """The longest of the limits, as a share of the predicted time."""
-        return max(self.tensor_ns, self.hbm_ns) / self.total_ns
 
 
 def busy_shares(timeline: Timeline) -> dict[str, float]:
@@ -162,50 +133,3 @@ def stalls(timeline: Timeline) -> dict[str, dict[str, float]]:
         causes[Cause.semaphore.name] += float(latency.sum())
         found[track.name] = _most_first(causes)
     return found
-
-
-def roofline(prediction: Prediction) -> Roofline:
-    """Bytes and products of a prediction against what the target can do."""
-    nodes, machine = prediction.work.nodes, prediction.machine
-    hardware, cores = machine.hardware, prediction.work.cores
-    transfer = nodes["track"] == TRANSFER
-    hbm = np.bincount(nodes["core"][transfer], nodes["hbm_bytes"][transfer], cores)
-    pairs = np.add.reduceat(hbm, np.arange(0, cores, 2))
-    moved = nodes["hold_ns"][transfer] * nodes["engines"][transfer] / hardware.dma_engines_per_core
-    dma = np.bincount(nodes["core"][transfer], moved, cores)
-    worked = [
-        _product_ns(report.stream, core) for report, core in zip(prediction.reports, prediction.cores, strict=True)
-    ]
-    products = sum(_products(report.stream) for report in prediction.reports)
-    return Roofline(
-        total_ns=float(prediction.schedule["visible_ns"].max()),
-        hbm_bytes=float(hbm.sum()),
-        products=float(products),
-        tensor_ns=max(worked),
-        hbm_ns=float(pairs.max()) / machine.constants.hbm_pair_bytes_per_ns,
-        dma_ns=float(dma.max(initial=0.0)),
-    )
-
-
-def is_transpose(record: Record) -> bool:
-    """Whether the Tensor Engine only moves data for it."""
-    return record.op == "nc_transpose" or (record.op == "nc_matmul" and record.detail[0] == "transpose")
-
-
-def _product_ns(stream: list[Record], core: CoreWork) -> float:
-    """Time of a core's products on a full array."""
-    track = core.costs["track"][core.class_of]
-    full = (core.costs["hold_ns"] * core.costs["activity"])[core.class_of]
-    return float(sum(full[n] for n in np.flatnonzero(track == TENSOR).tolist() if not is_transpose(stream[n])))
-
-
-def _products(stream: list[Record]) -> int:
-    """Multiply-adds: every element of a result is a sum over the contraction."""
-    total = 0
-    for record in stream:
-        if record.op == "nc_matmul_mx":
-            total += 4 * record.reads[0].shape[0] * record.writes[0].elements
-        elif record.op == "nc_matmul" and not is_transpose(record):
-            halves = 2 if record.detail[0] == "double_row" else 1
-            total += halves * record.reads[0].shape[0] * record.writes[0].elements
-    return total
