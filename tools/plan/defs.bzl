@@ -5,7 +5,7 @@ def plan_sweep(name, kernel, knobs, target = "", **kwargs):
 
     Args:
       name: of the target that collects the points.
-      kernel: "qkv_cte" or "mla_decode".
+      kernel: "qkv_cte", "mla_decode" or "adaln_quant".
       knobs: from the name of an option of `bazel run //tools/plan -- KERNEL` to its values; others keep their defaults.
       target: "trn2" or "trn3"; the kernel's own where it is "".
       **kwargs: passed on to every genrule (tags, visibility, testonly).

@@ -57,8 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         target = hardware.get(options.target).name
         lists = {knob.name: getattr(options, knob.name.replace("-", "_")) for knob in subject.knobs}
         chosen = points.combinations(lists)
-        if options.plot and len(chosen) == 1:
-            raise ValueError("--plot needs a sweep; accepted: several values for at least one option")
+        if options.plot:
+            plot.axes_of(chosen)
         paths = [caller_path(getattr(options, option)) for option in _WRITERS if getattr(options, option)]
         for path in paths:
             require_writable(path)
@@ -84,7 +84,7 @@ def _one(options: argparse.Namespace, subject: Subject, target: str, values: dic
 
 def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: Sequence[dict[str, int | None]]) -> int:
     jobs = min(options.jobs or os.cpu_count() or 1, len(chosen))
-    varied = [knob.name for knob in subject.knobs if len({values[knob.name] for values in chosen}) > 1]
+    varied = results.swept(chosen)
     outcomes = []
     with progress(len(chosen)) as announce, _Workers(jobs) as workers:
         waiting = [workers.run(subject.name, target, values) for values in chosen]

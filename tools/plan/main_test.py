@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tools.plan import main, plot, points, results
-from tools.plan.subjects import MLA_DECODE, QKV_CTE, SUBJECTS
+from tools.plan.subjects import ADALN_QUANT, MLA_DECODE, QKV_CTE, SUBJECTS
 
 SMALL = ["qkv_cte", "--hidden", "256", "--width", "512", "--seqlen", "512"]
 
@@ -72,6 +72,32 @@ def test_a_sweep_without_any_plan_is_a_status_of_its_own(capsys, tmp_path):
     assert not out.exists()
 
 
+def test_of_equal_times_the_first_is_the_best(capsys):
+    """A degree that the plan would choose itself is as fast."""
+    assert main.main([*SMALL, "--degree", "plan,2", "--jobs", "1"]) == 0
+    rows = capsys.readouterr().out.splitlines()[2:4]
+    assert [row.endswith("best") for row in rows] == [True, False]
+    assert rows[0].split()[1:] != rows[1].split()[1:]
+
+
+def test_rows_are_in_the_order_of_the_command_line(capsys):
+    assert main.main([*SMALL, "--seqlen", "1024,512", "--jobs", "1"]) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[2:4]] == ["1,024", "512"]
+
+
+def test_knobs_reach_the_plans():
+    values = {knob.name: knob.default for knob in QKV_CTE.knobs} | {"hidden": 512, "width": 512, "seqlen": 512}
+    assert points.run("qkv_cte", "trn3", values | {"resident": 0}).chosen["resident"] == 0
+    assert points.run("qkv_cte", "trn3", values).chosen["resident"] > 0
+    values = {knob.name: knob.default for knob in MLA_DECODE.knobs} | {"keys": 128, "hidden": 512}
+    assert points.run("mla_decode", "trn2", values | {"group": 1}).chosen["group"] == 1
+    values = {knob.name: knob.default for knob in ADALN_QUANT.knobs} | {"hidden": 512, "seqlen": 512}
+    bytes_of = [points.run("adaln_quant", "trn3", values | {"modulation": n}).hbm_bytes for n in (0, 1, 2)]
+    row, out, vector = 512 * 512 * 2, 512 * (512 + 4), 512 * 4
+    # Vectors of a sequence go to four quadrants of two cores, those of tokens to one place.
+    assert bytes_of == [row + out, row + out + 2 * 4 * 2 * vector, row + out + 2 * 512 * vector]
+
+
 def test_the_same_bytes_each_time():
     values = {knob.name: knob.default for knob in QKV_CTE.knobs} | {"hidden": 256}
     outcomes = [points.run("qkv_cte", "trn3", values | {"seqlen": seqlen}) for seqlen in (128, 256)]
@@ -102,6 +128,13 @@ def test_values_are_numbers_ranges_and_what_the_plan_chooses():
         (["qkv_cte", "--seqlen", ""], "''; accepted: an integer"),
         (["qkv_cte", "--seqlen", "1..200", "--width", "1..200"], "has 40,000 points; accepted: up to 10,000"),
         (["qkv_cte", "--plot", "x"], "--plot needs a sweep"),
+        (
+            ["qkv_cte", "--degree", "1..9", "--seqlen", "1..9", "--plot", "x"],
+            "--plot would have 9 lines; accepted: up to 8",
+        ),
+        (["adaln_quant", "--modulation", "3"], "modulation is 3; accepted: 0 to 2"),
+        (["adaln_quant", "--hidden", "130"], "hidden is 130; accepted: a multiple of 4"),
+        (["adaln_quant", "--seqlen", "200000"], "has 200,000 tokens"),
         (["qkv_cte", "--degree", "1,2", "--csv", "x", "--json", "./x"], "name one file"),
         (["qkv_cte", "--csv", "absent/x"], "there is no folder"),
         (["qkv_cte", "--jobs", "0"], "accepted: an integer from 1"),

@@ -13,15 +13,15 @@ from rich.console import RenderableType
 
 from tools.bench.tables import new_table, note
 from tools.plan.points import BY_PLAN, Outcome
+from tools.plan.subject import Values
 from tools.plan.subjects import SUBJECTS
 
 KIB, MIB = 2**10, 2**20
 
 
-def swept(outcomes: Sequence[Outcome]) -> list[str]:
-    """The knobs that differ between outcomes."""
-    first = outcomes[0].values
-    return [name for name in first if any(outcome.values[name] != first[name] for outcome in outcomes)]
+def swept(points: Sequence[Values]) -> list[str]:
+    """The knobs that differ between points."""
+    return [name for name in points[0] if any(values[name] != points[0][name] for values in points)]
 
 
 def fastest(outcomes: Sequence[Outcome]) -> dict[tuple[int | None, ...], Outcome]:
@@ -41,7 +41,7 @@ def sizes_of(outcome: Outcome) -> tuple[int | None, ...]:
 
 def table(outcomes: Sequence[Outcome]) -> Iterator[RenderableType]:
     """A row per point: the swept knobs, what the plan chose, the predicted time."""
-    knobs, best = swept(outcomes), fastest(outcomes)
+    knobs, best = swept([outcome.values for outcome in outcomes]), fastest(outcomes)
     chosen = [name for name in _chosen(outcomes) if name not in knobs]
     compared = ["x best", ""] if len(outcomes) > 1 else []
     columns = [*knobs, *chosen, "µs", "limit", "share", "PE busy", "HBM MiB", "SBUF KiB", *compared]

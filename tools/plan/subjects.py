@@ -6,6 +6,8 @@ import functools
 
 from common import schedule
 from common.hardware import Hardware
+from kernels.adaln_quant.bench import measure as adaln_measure
+from kernels.adaln_quant.bench import shapes as adaln_shapes
 from kernels.mla_decode import plan as mla_plan
 from kernels.mla_decode.bench import measure as mla_measure
 from kernels.mla_decode.device.config import Schedule
@@ -125,5 +127,31 @@ MLA_DECODE = Subject(
     chosen=_mla_chosen,
 )
 
-SUBJECTS = {subject.name: subject for subject in (QKV_CTE, MLA_DECODE)}
+_MODULATIONS = tuple(adaln_shapes.Modulation)
+
+
+def _plan_adaln(values: Values, hardware: Hardware) -> adaln_shapes.Plan:
+    batch, seqlen, hidden, lnc, modulation = _sizes(values, "batch", "seqlen", "hidden", "lnc", "modulation")
+    if modulation >= len(_MODULATIONS):
+        raise ValueError(f"modulation is {modulation}; accepted: 0 to {len(_MODULATIONS) - 1}")
+    return adaln_shapes.own_case((batch, seqlen, hidden), _MODULATIONS[modulation], lnc).plan(hardware)
+
+
+ADALN_QUANT = Subject(
+    name="adaln_quant",
+    help="AdaLN and row quantisation of the Wan2.2 DiT",
+    target="trn3",
+    knobs=(
+        Knob("batch", 1, 1, "sequences", size=True),
+        Knob("seqlen", 9452, 1, "tokens of each, over all cores", size=True),
+        Knob("hidden", 5120, 1, "columns of an activation row, H", size=True),
+        Knob("lnc", 2, 1, "cores", size=True),
+        Knob("modulation", 1, 0, "0: none, 1: a vector per sequence, 2: one per token", size=True),
+    ),
+    plan=_plan_adaln,
+    simulate=lambda planned: adaln_measure.run_without_values(planned).cores,
+    chosen=lambda planned: {"S-tiles": planned.depth},
+)
+
+SUBJECTS = {subject.name: subject for subject in (QKV_CTE, MLA_DECODE, ADALN_QUANT)}
 """By the kernel's name."""

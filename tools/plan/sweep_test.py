@@ -21,7 +21,7 @@ def test_actions_give_what_a_process_gives():
 
 
 def test_unknown_kernels_and_knobs_are_refused():
-    with pytest.raises(ValueError, match="kernel is 'conv'; accepted: qkv_cte, mla_decode"):
+    with pytest.raises(ValueError, match="kernel is 'conv'; accepted: qkv_cte, mla_decode, adaln_quant"):
         point.outcome("conv", "", [])
     with pytest.raises(ValueError, match="knob is 'colour'; accepted: batch, "):
         point.outcome("qkv_cte", "", ["colour=1"])
