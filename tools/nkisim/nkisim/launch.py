@@ -32,7 +32,7 @@ class Kernel:
     def __getitem__(self, lnc: Any) -> Kernel:
         """The kernel on `lnc` cores, 1 or 2."""
         count = lnc[0] if isinstance(lnc, tuple) and len(lnc) == 1 else lnc
-        if not isinstance(count, int) or not 1 <= count <= MAX_CORES:
+        if type(count) is not int or not 1 <= count <= MAX_CORES:
             raise LaunchError(f"{self.__name__}[{lnc!r}]; accepted: 1 or {MAX_CORES} cores")
         return Kernel(self.function, count)
 
@@ -119,9 +119,11 @@ def run_ranks(
         NkiValidationError: as for `run`; a note names the rank.
     """
     launched = _kernel(kernel)
+    if not isinstance(arguments_per_rank, (list, tuple)) or not arguments_per_rank:
+        raise LaunchError(
+            f"{launched.__name__}: arguments_per_rank is {arguments_per_rank!r}; accepted: a list, one entry per rank"
+        )
     calls = [_call(number, given) for number, given in enumerate(arguments_per_rank)]
-    if not calls:
-        raise LaunchError(f"{launched.__name__}: arguments_per_rank is empty; accepted: one entry per rank")
     ranks = prepare(launched.function, launched.lnc, options or Options(), calls, LocalWorld(len(calls)))
     finished = execute(ranks)
     border.commit_all([rank.arguments for rank in ranks])

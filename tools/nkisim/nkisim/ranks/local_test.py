@@ -2,6 +2,7 @@
 
 import threading
 import time
+from typing import Any
 
 import numpy as np
 import pytest
@@ -192,3 +193,9 @@ def test_runner_for_other_suites():
 def test_options_bound_the_wait():
     with pytest.raises(ValueError, match="rank_timeout_seconds 0; accepted: above 0"):
         Options(rank_timeout_seconds=0)
+
+
+@pytest.mark.parametrize("given", [[], None, "ab", {0: ()}])
+def test_what_is_no_list_of_arguments_per_rank_is_refused(given: Any) -> None:
+    with pytest.raises(errors.LaunchError, match=r"arguments_per_rank is .*; accepted: a list, one entry per rank"):
+        run_ranks(lambda x: x, given)
