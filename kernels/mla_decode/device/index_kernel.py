@@ -65,7 +65,7 @@ def prior_index(
         row = positions.reshape((1, tokens))[:, first : first + count]
         nisa.dma_copy(dst=own, src=row.broadcast(0, P_MAX))
         own = own.broadcast(2, tiles)
-        valid = within(keys, 0.0, float(min(block_table.shape[1] * config.block_size, 2**24)))
+        valid = within(keys, 0.0, float(block_table.shape[1] * config.block_size))
         before = like(keys, nl.float32)
         nisa.tensor_tensor(dst=before, data1=keys, data2=own, op=nl.less, engine=nisa.engine.vector)
         nisa.tensor_tensor(dst=valid, data1=valid, data2=before, op=nl.multiply, engine=nisa.engine.vector)

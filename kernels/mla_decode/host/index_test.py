@@ -65,6 +65,22 @@ def test_production_shape(target):
     assert_same(found, operands.index(case.n_prior))
 
 
+def test_every_token_has_its_own_position():
+    """More tokens than are worked on together, each with keys at and beyond its position."""
+    positions = torch.randint(1, 500, (20,), generator=torch.Generator().manual_seed(0)).int()
+    call = {
+        "selected": torch.arange(500, dtype=torch.int32).expand(20, 500).contiguous(),
+        "positions": positions,
+        "block_table": torch.arange(20 * 32, dtype=torch.int32).reshape(20, 32),
+        "block_size": 16,
+        "n_rows": 20 * 32 * 16,
+        "n_prior": 2048,
+    }
+    found = build_prior_index_on_device(**call)
+    assert_same(found, build_prior_index(**call))
+    assert torch.equal((found.prior_key_pos < positions[None, :, None]).sum(dim=(0, 2)), positions.long())
+
+
 def test_attention_takes_them():
     case = Case("index", 3, 2, 300)
     operands = normal_operands(case)

@@ -122,6 +122,7 @@ CORNERS = (
     Case("trn3", 3, 2, 200, target="trn3"),
     Case("lnc_2", 6, 3, 200, lnc=2),
     Case("lnc_2_of_2_fp32", 2, 2, 129, dtype=FP32, lnc=2),
+    Case("lnc_2_hidden_7169", 2, 1, 20, v_head_dim=8, hidden=7169, context=30, lnc=2),
     Case("lnc_2_of_heads", 3, 4, 200, kv_lora_rank=256, hidden=4001, lnc=2),
     Case("lnc_2_of_heads_one_token_fp32", 1, 2, 129, dtype=FP32, lnc=2),
     Case("lnc_2_of_heads_128", 2, 128, 40, v_head_dim=16, hidden=2, lnc=2, target="trn3"),

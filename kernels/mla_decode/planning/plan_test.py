@@ -124,6 +124,11 @@ def test_transposes_by_dma_from_8_tokens_of_a_core_on():
     assert plan.make(Dims(8, 1, 256, fp8_cache=True), TRN3).dma_transposed_chunks == 0
 
 
+def test_passes_of_the_o_projection_are_of_one_width():
+    for hidden, cores, columns in ((7168, 1, 3584), (3584, 1, 3584), (4000, 1, 2000), (7169, 2, 1793), (7169, 1, 2390)):
+        assert plan.make(Dims(2, 1, 100, hidden=hidden, cores=cores), TRN2).pass_columns == columns
+
+
 def test_softmax_groups_by_keys():
     for n_prior, group in ((512, 4), (513, 2), (2048, 2)):
         assert plan.make(Dims(16, 1, n_prior), TRN2).group_tokens == group

@@ -42,6 +42,12 @@ def test_what_cores_share_is_tried():
         assert choice.tried == 5 * (2 + 3)
 
 
+def test_groups_have_up_to_128_maxima():
+    tried = []
+    policy.best(Dims(8, 40, 130), TRN2, time_of=lambda made: tried.append(made.group_tokens) or 1.0)
+    assert set(tried) == {1, 2, 3}
+
+
 def test_fp32_has_no_transposes_by_dma_to_try():
     tried = []
 
