@@ -137,6 +137,8 @@ def test_norms_across_heads_in_the_evictions(name, kept_tiles):
     choice = Choice(degree=2, resident_h_tiles=1, flow=flow)
     chosen, after = run(case, dataclasses.replace(call, choice=choice))
     assert_right(case, call, chosen, after)
+    if case.output_dtype is FP32:
+        assert max_ulps(call, chosen) < 0.01  # Rows that wait for the pass are fp32, too.
     plain, _ = run(case, call)
     assert not torch.equal(chosen, plain)
 
