@@ -72,8 +72,9 @@ def qkv_projection(
         norm the sum is rounded likewise. Products accumulate in fp32; scales, bias, norms of single heads and RoPE
         are fp32 steps; one rounding at the end. K and V go to their caches as they are stored; with scales
         fp8(clamp(stored * (1 / scale))), fp32 until it is rounded.
-        Sums of squares are fp32, of the fp32 projection where norms or RoPE of single heads follow, else of the
-        stored one.
+        Norms across heads, and RoPE with them, are rounded as `kernel.row_mx_projection` says, to the output's type.
+        Sums of squares are fp32, of the fp32 projection where norms or RoPE follow in the eviction, else of the stored
+        one.
         An activation row meets its norm token-major: mean squares are sums along a row, and gamma, broadcast over
         the partitions once, is applied by the same instruction as `inv_rms`. Transposing comes after it, in two
         bytes per element, an instruction of the Tensor Engine per 128 rows of H.
