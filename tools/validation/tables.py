@@ -68,6 +68,12 @@ def _orders_section() -> Section:
         (
             "Ratios of times of two schedules at the production shape, trn2, bf16, as the kernel's published reference "
             '("seed") measured them on hardware; no constant was fitted to these.',
+            "Bands are slower at every setting tried, 1.007 to 1.103 times (groups of 1, 2 and 4 tokens by 0 to 2 "
+            "chunks transposed by DMA), and less so than measured: their sums take the Vector Engine 190 us more, most "
+            "of which hides behind a Tensor Engine at half rate, where the seed found Vector to be its limit. Nothing "
+            "documented was found that makes up for it. Column tiles that multiply side by side are not modelled; they "
+            "would make bands faster. Vector and Scalar Engine colliding on a PSUM bank is documented without a cost, "
+            "and here they use different ones.",
         ),
     )
 

@@ -1,11 +1,12 @@
 """The report's numbers against the limits that the model is held to."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from devicetime.constants import TRN2, Constants, Mark
-from tools.validation import main, published, seed
+from tools.validation import main, published, seed, tables
 from tools.validation.calibration import ESTIMATES, estimate
 
 DISAGREE = ("DMA1.completion", "DMA2.completion")
@@ -48,6 +49,18 @@ def test_constants_are_what_the_measurements_give():
 @pytest.mark.parametrize("comparison", seed.comparisons(), ids=lambda c: c.name)
 def test_published_orders(comparison):
     assert comparison.holds, comparison
+
+
+@pytest.mark.parametrize("chunks", [0, 1, 2])
+@pytest.mark.parametrize("group_tokens", [1, 2, 4])
+def test_bands_are_slower_whatever_else_holds(chunks, group_tokens):
+    """Between what the report says."""
+    assert 1.0065 < seed.bands_ratio(chunks, group_tokens) < 1.1035
+
+
+def test_the_stored_report_is_what_the_code_makes():
+    report = [make() for make in tables.SECTIONS.values()]
+    assert (Path(__file__).parent / "REPORT.md").read_text() == tables.markdown(report)
 
 
 def test_production_shape_within_15_percent():
