@@ -83,6 +83,15 @@ def test_activity_is_the_share_of_the_array():
     assert matmul(128, 128, 1, nl.bfloat16).activity == pytest.approx(1 / (64 + 2.4 * C.tensor_issue_ns))
 
 
+def test_a_product_of_fp32_and_tf32_takes_fp32s_passes_on_either_side():
+    def body():
+        for left, right in ((nl.float32, nl.tfloat32), (nl.tfloat32, nl.float32), (nl.tfloat32, nl.tfloat32)):
+            nisa.nc_matmul(psum((128, 128)), sbuf((128, 128), left), sbuf((128, 128), right))
+
+    passes = [(found.hold_ns - C.tensor_issue_ns) * 2.4 / 128 for found in costs(body)]
+    assert passes == pytest.approx([4 + C.tensor_issue_ns * 2.4 / 128] * 2 + [1])
+
+
 def test_fp32_matmul_as_measured():
     """KO.pe_II: 859 ns for 128x128x512; KO.mm_latency: about 600 ns for one of its two passes."""
     found = matmul(128, 128, 512, nl.float32)

@@ -166,6 +166,20 @@ def test_gathers_are_made_by_gpsimd_row_by_row(transposed):
     assert found.transfer.engine_ns == pytest.approx(expected)
 
 
+def test_rows_gathered_within_hbm_are_descriptors_each():
+    """32 rows of 256 B, although what is written is one run."""
+
+    def body(x):
+        index = sbuf((32, 1), nl.uint32)
+        nisa.memset(index, 0)
+        rows = x.ap(pattern=[[128, 32], [1, 128]], vector_offset=index, indirect_dim=0)
+        nisa.dma_copy(hbm((32, 128), nl.bfloat16), rows)
+
+    (found,) = costs(body, (100, 128), dtype=nl.bfloat16)
+    assert found.hold_ns == pytest.approx(C.software_dge_ns + 32 * C.software_dge_descriptor_ns)
+    assert found.transfer.engine_ns == pytest.approx(2 * each_ns(256))
+
+
 @pytest.mark.parametrize(("target", "rate"), [("trn2", 0.5), ("trn3", 1.0)])
 def test_sums_by_dma_run_at_half_rate_on_trn2(target, rate):
     def body(x):
