@@ -11,9 +11,11 @@ import argparse
 import functools
 import multiprocessing
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import Self
 
 from rich.text import Text
@@ -67,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if len(chosen) == 1:
             return _one(options, subject, target, chosen[0])
         return _sweep(options, subject, target, chosen)
+    except BrokenProcessPool:
+        parser.error("a process that ran points was ended from outside; accepted: fewer at a time, with --jobs")
     except ValueError as error:
         parser.error(str(error))
 
@@ -99,13 +103,19 @@ def _sweep(options: argparse.Namespace, subject: Subject, target: str, chosen: S
     return OK
 
 
+def _end_quietly() -> None:
+    """Lets Ctrl-C end a process of the pool without a word."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+
+
 class _Workers:
     """Processes that run points; none but this one where there is one job."""
 
     def __init__(self, jobs: int) -> None:
         # Fresh processes: threads of this one would be halves in a forked one.
         spawn = multiprocessing.get_context("spawn")
-        self._pool = ProcessPoolExecutor(jobs, mp_context=spawn) if jobs > 1 else None
+        self._pool = ProcessPoolExecutor(jobs, spawn, _end_quietly) if jobs > 1 else None
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +128,12 @@ class _Workers:
         """Begins a point; the result waits for it."""
         if self._pool is None:
             return functools.partial(points.run, kernel, target, values)
-        return self._pool.submit(points.run, kernel, target, values).result
+        # A process that this starts keeps Ctrl-C waiting until it can end without a traceback.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            return self._pool.submit(points.run, kernel, target, values).result
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
 
 
 def _write(options: argparse.Namespace, outcomes: Sequence[Outcome]) -> None:

@@ -2,6 +2,10 @@
 
 import csv
 import json
+import os
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -56,6 +60,36 @@ def test_what_the_sweep_says_is_what_one_point_says():
     assert first.chosen["group"] == 2
     slower = points.run("mla_decode", "trn2", values | {"keys": 1024})
     assert (slower.ns or 0.0) > (first.ns or 0.0) > 0.0
+
+
+@pytest.mark.parametrize("begun", [1, 2])
+def test_ctrl_c_ends_a_sweep_without_a_word(begun, tmp_path):
+    """While its processes start, and while they run; what was there stays."""
+    out = tmp_path / "out.csv"
+    out.write_text("good")
+    command = [*SMALL, "--seqlen", "512,262144,524288", "--jobs", "2", "--csv", str(out)]
+    with subprocess.Popen(
+        [sys.executable, main.__file__, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
+    ) as process:
+        assert process.stderr
+        lines = [process.stderr.readline() for _ in range(begun)]
+        os.killpg(process.pid, signal.SIGINT)
+        rest = process.stderr.read()
+        assert process.wait() == 130
+    assert (
+        lines == [f"[{n}/3] seqlen {size:,}\n".replace(",", "").encode() for n, size in ((1, 512), (2, 262144))][:begun]
+    )
+    assert rest == b""
+    assert out.read_text() == "good"
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_processes_that_are_ended_from_outside_are_a_line(capsys, monkeypatch):
+    monkeypatch.setattr(main._Workers, "run", lambda self, *_: self._pool.submit(os._exit, 1).result)
+    with pytest.raises(SystemExit) as caught:
+        main.main([*SMALL, "--degree", "1,2", "--jobs", "2"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1].startswith("plan: error: a process that ran points was ended")
 
 
 def test_points_without_a_plan_stay_in_the_sweep(capsys):
