@@ -163,7 +163,12 @@ B, F = nl.bfloat16, nl.float32
             ),
             128,
         ),
-        (lambda: nisa.tensor_tensor_scan(*[sbuf((128, 256)) for _ in range(3)], 0.0, nl.add, nl.add), 512),
+        (
+            lambda: nisa.tensor_tensor_scan(
+                sbuf((128, 256)), sbuf((128, 256)), sbuf((128, 256)), initial=0.0, op0=nl.add, op1=nl.add
+            ),
+            512,
+        ),
         (lambda: nisa.bn_aggr(sbuf((128, 2)), sbuf((128, 96))), 13 / 3 * 96),
         (lambda: nisa.tensor_copy_predicated(sbuf((128, 256)), sbuf((128, 256)), sbuf((128, 256), nl.uint32)), 512),
         (lambda: nisa.tensor_copy_predicated(sbuf((128, 256)), psum((128, 256)), sbuf((128, 256), nl.uint32)), 256),

@@ -206,8 +206,9 @@ def swap(x, through):
 def test_exchanges_go_through_the_dma_engines_or_gpsimds_own(through):
     options = nkisim.Options(target="trn2", numerics=False)
     core = nkisim.run(swap[2], np.zeros((32, 256), np.float32), through, options=options).cores[0]
-    (found,) = [nodes._cost(record, MACHINES["trn2"]) for record in core.stream if record.op == "sendrecv"]
+    (moved,) = [nodes._cost(record, MACHINES["trn2"]).transfer for record in core.stream if record.op == "sendrecv"]
+    assert moved is not None
     by_dma = 8 * each_ns(1024)
     by_gpsimd = 32 * 1024 / C.gpsimd_dma_bytes_per_ns
-    assert found.transfer.engine_ns == pytest.approx(by_dma if through is nisa.dma_engine.dma else by_gpsimd)
-    assert found.transfer.hbm_bytes == 0
+    assert moved.engine_ns == pytest.approx(by_dma if through is nisa.dma_engine.dma else by_gpsimd)
+    assert moved.hbm_bytes == 0

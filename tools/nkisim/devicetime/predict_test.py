@@ -50,6 +50,25 @@ def test_load_scale_store_by_hand():
     assert timeline.cause.tolist() == [Cause.none, Cause.queue, Cause.dependency, Cause.dependency, Cause.queue]
     assert timeline.blocker.tolist() == [-1, 0, 1, 2, 3]
     assert timeline.edges.tolist() == [[0, 1], [1, 2], [2, 3], [3, 4]]
+    # The tile is in use until its last byte has left.
+    assert timeline.sbuf_bytes[0].tolist() == [[0, 2048], [timeline.total_ns, 0]]
+
+
+@nki.jit
+def two_results_of_one_engine(x):
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    one, other, total = (nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf) for _ in range(3))
+    nisa.memset(dst=one, value=1.0, engine=nisa.engine.vector)
+    nisa.memset(dst=other, value=1.0, engine=nisa.engine.vector)
+    nisa.tensor_tensor(dst=total, data1=other, data2=one, op=nl.add, engine=nisa.engine.gpsimd)
+    nisa.dma_copy(dst=out, src=total)
+    return out
+
+
+def test_of_several_results_of_one_engine_the_last_is_the_dependency():
+    timeline = predict(run(two_results_of_one_engine, np.zeros((128, 8), np.float32)))
+    assert [timeline.record_of(event).op for event in range(3)] == ["memset", "memset", "tensor_tensor"]
+    assert timeline.edges.tolist() == [[1, 2], [2, 3], [3, 4]]
 
 
 def test_unknown_target():
