@@ -11,6 +11,7 @@ import pytest
 from devicetime.timeline import Cause
 from tools.timeline_report import synthetic
 from tools.timeline_report.report import Report, Section, html
+from tools.timeline_report.roofline import point
 from tools.timeline_report.summary import Table
 
 TYPES = {"f64": "<f8", "f32": "<f4", "i32": "<i4", "u32": "<u4", "u16": "<u2", "u8": "u1"}
@@ -50,6 +51,15 @@ def test_the_data_is_the_timeline(timeline):
             assert np.array_equal(array(memories[name, core]["times"]), steps[:, 0])
             assert np.array_equal(array(memories[name, core]["values"]), steps[:, 1])
     assert memories["SBUF", 0]["capacity"] == timeline.hardware.sbuf_usable_bytes_per_partition
+
+
+def test_the_share_of_the_limit_is_the_rooflines(timeline):
+    here = point("t", timeline)
+    text = html(Report("t", "s", timeline))
+    assert here.limit == "HBM"
+    found = re.search(r"<dt>Share of the HBM limit</dt><dd><div class=\"value\">([^<]*)</div>", text)
+    assert found
+    assert found[1] == f"{here.share_of_limit:.0%}" != f"{here.tensor_seconds:.0%}"
 
 
 def test_the_same_bytes_each_time(timeline):

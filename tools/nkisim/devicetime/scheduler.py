@@ -14,7 +14,7 @@ from devicetime.compiled import compiled
 from devicetime.constants import Constants
 from devicetime.cost import SCALAR, TENSOR
 from devicetime.dependencies import DEPENDENCY
-from devicetime.nodes import COMES, MEETS, NO_TRACK, TRANSFER, Work
+from devicetime.nodes import COMES, NO_TRACK, TRANSFER, Work
 
 _NEVER = 1e300
 _LANES = TRANSFER + 1
@@ -149,7 +149,7 @@ def _delay(nodes: np.ndarray, kind: int, before: int, after: int, numbers: Any) 
         return 2, 0.0
     if one.track == TRANSFER:
         return 2, numbers.dma_completion_ns
-    if one.track == other.track and one.core == other.core and kind != MEETS:
+    if one.track == other.track:  # Of one core: cores wait for each other through joins.
         return (2, 0.0) if kind == DEPENDENCY else (1, 0.0)
     return 2, numbers.semaphore_ns
 

@@ -45,6 +45,12 @@ def test_the_longest_way_goes_first():
     assert starts(work(rows, [(1, 2, DEPENDENCY)])) == [10, 0, 110]
 
 
+def test_a_way_counts_latencies_between_engines():
+    """Node 0 leads to 150 ns on its own engine, node 1 to 100 ns on another one, behind a semaphore of 100."""
+    rows = [(VECTOR, 10, 10), (VECTOR, 10, 10), (VECTOR, 150, 150), (SCALAR, 100, 100)]
+    assert starts(work(rows, [(0, 2, DEPENDENCY), (1, 3, DEPENDENCY)])) == [10, 0, 20, 110]
+
+
 def test_of_equals_the_first_goes_first():
     assert starts(work([(VECTOR, 10, 10)] * 3, [])) == [0, 10, 20]
 
@@ -137,3 +143,40 @@ def test_full_rate_after_three_microseconds_of_work():
     assert held[-1] == pytest.approx(100)
     assert (np.diff(held) <= 1e-9).all()
     assert 2700 <= made["start_ns"][np.flatnonzero(held < 100.1)[0]] <= 3400
+
+
+@pytest.mark.parametrize(("pause_ns", "last_ns"), [(40, 100), (90, 100), (150, 150)])
+def test_full_rate_lasts_while_half_of_the_window_is_work(pause_ns, last_ns):
+    """Products of 100 ns warm the engine; with pauses of 40 or 90 ns they still are more than half of the time."""
+    warm, paused = 60, 60
+    rows = [(TENSOR, 100, 100)] * warm + [(VECTOR, pause_ns, pause_ns), (TENSOR, 100, 100)] * paused
+    given = work(rows, [(n, n + 1, ORDER) for n in range(len(rows) - 1)])
+    given.nodes["activity"] = given.nodes["track"] == TENSOR
+    made = schedule(given, dataclasses.replace(C, semaphore_ns=0), 16)
+    held = (made["end_ns"] - made["start_ns"])[given.nodes["track"] == TENSOR]
+    assert held[warm - 1] == pytest.approx(100)
+    if last_ns == 100:
+        assert held[warm:] == pytest.approx(np.full(paused, 100))
+    else:
+        assert held[-1] > last_ns
+
+
+def test_two_cores_share_the_bytes_of_their_stack_and_nothing_else():
+    """Four cores, a transfer each: HBM's time for two one after the other, engines and queues of their own."""
+    given = transfers(4, 16, 100, hbm_bytes=1000 * C.hbm_pair_bytes_per_ns)._replace(cores=4)
+    given.nodes["core"] = np.arange(8) % 4
+    moved = schedule(given, C, 16)[4:]
+    assert moved["start_ns"].tolist() == [50] * 4
+    assert moved["end_ns"].tolist() == pytest.approx([1050, 2050, 1050, 2050])
+    assert moved["track"].tolist() == [TRANSFER] * 4
+
+
+def test_an_engine_is_free_after_its_interval_and_not_only_after_the_result():
+    assert starts(work([(VECTOR, 10, 500), (VECTOR, 10, 500)], [])) == [0, 10]
+
+
+def test_late_descriptors_move_bytes_late():
+    """The trigger ends at 10; the last descriptor's bytes are there 900 ns after that."""
+    given = transfers(1, 1, 100)
+    given.nodes["tail_ns"][1] = 900
+    assert schedule(given, C, 16)[1]["end_ns"] == 910
