@@ -25,6 +25,9 @@ SCALED_CODES = 128
 WEIGHT_BUFFERS = 2
 """Rotating buffers of streamed tail weights."""
 
+BANKS_IN_TURN = 2
+"""PSUM banks that transposes or products of a kind take in turn: one is evicted while the next is filled."""
+
 MASKED_SCORE = -3.0e38
 """Score of a key that is not seen: finite, and far enough below any other that its weight is exactly 0."""
 
@@ -67,6 +70,7 @@ class AttentionConfig(NKIObject):
         pass_columns: columns of `hidden` accumulated at once by the o-projection.
         schedule: ways to run it that are not the default.
         addresses: first byte of each SBUF buffer in its partitions, by name.
+        banks: PSUM bank of each kind of transposes and products, by name.
     """
 
     cores: int
@@ -85,3 +89,4 @@ class AttentionConfig(NKIObject):
     pass_columns: int
     schedule: Schedule
     addresses: dict[str, int]
+    banks: dict[str, int]

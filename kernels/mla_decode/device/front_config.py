@@ -6,16 +6,7 @@ from kernels.mla_decode.device.config import AttentionConfig
 from nki.language import NKIObject
 
 PROJECTION_BANKS = 4
-"""PSUM banks of a projection's pass: 2,048 columns."""
-
-TRANSPOSE_BANKS = (4, 5)
-"""PSUM banks that transposes take in turn."""
-
-GAMMA_BANK = 6
-"""PSUM bank of norm weights on every token's partition."""
-
-ABSORB_BANK = 7
-"""PSUM bank of a head's absorbed query."""
+"""PSUM banks of a projection's pass at most: 2,048 columns."""
 
 FRONT_BUFFERS = 2
 """Rotating buffers of streamed weights, and of a head's query."""
@@ -26,7 +17,7 @@ class FrontConfig(NKIObject):
     """Sizes and schedule of the front-fold.
 
     Attributes:
-        attention: what follows; sizes in common and all addresses.
+        attention: what follows; sizes in common, all addresses and PSUM banks.
         q_lora: width of the query's low-rank path; nope: width of a head's query without positions.
         heads_per_pass: heads whose queries are made at once.
         pass_columns: columns of a weight buffer.

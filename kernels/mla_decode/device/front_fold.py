@@ -5,7 +5,7 @@ import nki.language as nl
 from kernels.mla_decode.device.config import P_MAX
 from kernels.mla_decode.device.front_buffers import FrontBuffers, allocate_front
 from kernels.mla_decode.device.front_cache_row import pack_rows
-from kernels.mla_decode.device.front_config import ABSORB_BANK, TRANSPOSE_BANKS, FrontConfig
+from kernels.mla_decode.device.front_config import FrontConfig
 from kernels.mla_decode.device.front_steps import normalise, project, project_for_all_heads, rotate_pairs, transpose
 from kernels.mla_decode.device.placing import bank, place
 from kernels.mla_decode.device.tiling import all_tokens, first_head, first_token, latent_tiles
@@ -81,14 +81,14 @@ def mla_decode_qkv(
     nisa.dma_copy(dst=buffers.sin, src=sin[start:stop, :])
     x = buffers.x
     if input_norm_w != None and buffers.x_normed != None:
-        normalise(buffers, buffers.x_normed, x, input_norm_w, norm_eps)
+        normalise(at, buffers, buffers.x_normed, x, input_norm_w, norm_eps)
         x = buffers.x_normed
-    transpose(x, buffers.x_features, itemsize)
+    transpose(at, x, buffers.x_features, itemsize)
     slots, rows = slot_mapping[start:stop], kv_row_cur[start:stop, :]
     write_row(config, buffers, wkv_a, kv_norm_w, norm_eps, kv_cache, slots, rows)
     project_for_all_heads(config, buffers, buffers.x_features, wq_a, buffers.q_low)
-    normalise(buffers, buffers.q_low_normed, buffers.q_low, q_norm_w, norm_eps)
-    transpose(buffers.q_low_normed, buffers.q_low_features, itemsize)
+    normalise(at, buffers, buffers.q_low_normed, buffers.q_low, q_norm_w, norm_eps)
+    transpose(at, buffers.q_low_normed, buffers.q_low_features, itemsize)
     for first in range(0, at.n_heads, config.heads_per_pass):
         heads = min(config.heads_per_pass, at.n_heads - first)
         make_queries(config, buffers, wq_b, first, heads)
@@ -111,7 +111,7 @@ def write_row(
     at = config.attention
     rank, rope, width = at.kv_lora_rank, at.rope, at.rope + at.kv_lora_rank
     project_for_all_heads(config, buffers, buffers.x_features, wkv_a, buffers.kv[:, 0, :])
-    normalise(buffers, buffers.kv_row[:, 0, rope:width], buffers.kv[:, 0, 0:rank], kv_norm_w, norm_eps)
+    normalise(at, buffers, buffers.kv_row[:, 0, rope:width], buffers.kv[:, 0, 0:rank], kv_norm_w, norm_eps)
     rotate_pairs(buffers, buffers.kv_row[:, :, 0:rope], buffers.kv[:, :, rank : rank + rope])
     nisa.dma_copy(dst=buffers.slots, src=slot_mapping.reshape((at.n_tokens, 1)))
     made = buffers.kv_row[:, 0, :]
@@ -135,7 +135,7 @@ def make_queries(config: FrontConfig, buffers: FrontBuffers, wq_b: NkiTensor, fi
     width = nope + rope
     made = buffers.q_heads[:, 0:heads, :]
     target = made.reshape((config.attention.n_tokens, heads * width))
-    project(buffers, buffers.q_low_features, wq_b, (first_head(config.attention) + first) * width, target)
+    project(config, buffers, buffers.q_low_features, wq_b, (first_head(config.attention) + first) * width, target)
     nisa.tensor_copy(dst=buffers.q_nope[:, 0:heads, :], src=made[:, :, 0:nope], engine=nisa.engine.scalar)
     rotate_pairs(buffers, buffers.q_rope[:, 0:heads, :], made[:, :, nope:width])
 
@@ -159,13 +159,13 @@ def absorb_query(
     features = buffers.q_nope_features[h % len(buffers.q_nope_features)]
     weights = buffers.absorb[h % len(buffers.absorb)]
     nisa.dma_copy(dst=weights, src=q_absorb_w[first_head(at) + h, :, :])
-    turned = bank(TRANSPOSE_BANKS[0], (config.nope, at.n_tokens), features.dtype)
+    turned = bank(at, "transposed_0", (config.nope, at.n_tokens), features.dtype)
     nisa.nc_transpose(dst=turned, data=buffers.q_nope[:, head, :], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=features, src=turned, engine=nisa.engine.vector)
-    turned_rope = bank(TRANSPOSE_BANKS[1], (at.rope, at.n_tokens), features.dtype)
+    turned_rope = bank(at, "transposed_1", (at.rope, at.n_tokens), features.dtype)
     nisa.nc_transpose(dst=turned_rope, data=buffers.q_rope[:, head, :], engine=nisa.engine.tensor)
     nisa.tensor_copy(dst=rotary[0 : at.rope, :, h], src=turned_rope, engine=nisa.engine.scalar)
-    total = bank(ABSORB_BANK, (P_MAX, latent_tiles(at), at.n_tokens), nl.float32)
+    total = bank(at, "absorbed_query", (P_MAX, latent_tiles(at), at.n_tokens), nl.float32)
     for part in range(latent_tiles(at)):
         nisa.nc_matmul(
             dst=total[:, part, :],

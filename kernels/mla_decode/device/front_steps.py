@@ -2,15 +2,22 @@
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.device.config import BANK_BYTES, P_MAX
+from kernels.mla_decode.device.config import BANK_BYTES, BANKS_IN_TURN, P_MAX, AttentionConfig
 from kernels.mla_decode.device.front_buffers import BANK_COLUMNS, FrontBuffers
-from kernels.mla_decode.device.front_config import GAMMA_BANK, TRANSPOSE_BANKS, FrontConfig
+from kernels.mla_decode.device.front_config import FrontConfig
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import count_tiles
 from nki.language import NkiTensor
 
 
-def normalise(buffers: FrontBuffers, target: NkiTensor, source: NkiTensor, gamma: NkiTensor, norm_eps: float) -> None:
+def normalise(
+    config: AttentionConfig,
+    buffers: FrontBuffers,
+    target: NkiTensor,
+    source: NkiTensor,
+    gamma: NkiTensor,
+    norm_eps: float,
+) -> None:
     """target[t, i] = source[t, i] / sqrt(mean over i of source[t, i]**2 + norm_eps) * gamma[i]
 
     In fp32, rounded once. Norm weights are read once and brought to every partition by a product with ones, exact in
@@ -32,7 +39,7 @@ def normalise(buffers: FrontBuffers, target: NkiTensor, source: NkiTensor, gamma
         stop = min(start + BANK_COLUMNS, width)
         loaded = buffers.gamma_row[chunk % len(buffers.gamma_row)][:, 0 : stop - start]
         nisa.dma_copy(dst=loaded, src=row[:, start:stop])
-        spread = bank(GAMMA_BANK, (tokens, stop - start), nl.float32)
+        spread = bank(config, "gamma", (tokens, stop - start), nl.float32)
         nisa.nc_matmul(
             dst=spread, stationary=buffers.row_of_ones, moving=loaded, is_stationary_onezero=True, accumulate=False
         )
@@ -46,7 +53,7 @@ def normalise(buffers: FrontBuffers, target: NkiTensor, source: NkiTensor, gamma
         )
 
 
-def transpose(source: NkiTensor, target: NkiTensor, itemsize: int) -> None:
+def transpose(config: AttentionConfig, source: NkiTensor, target: NkiTensor, itemsize: int) -> None:
     """target[f, k, t] = source[t, 128 k + f], as many tiles side by side as a PSUM bank holds."""
     tokens, width = source.shape
     whole = width // P_MAX
@@ -54,20 +61,25 @@ def transpose(source: NkiTensor, target: NkiTensor, itemsize: int) -> None:
     for chunk in range(count_tiles(whole, per_bank)):
         first = chunk * per_bank
         count = min(per_bank, whole - first)
-        spread = bank(TRANSPOSE_BANKS[chunk % len(TRANSPOSE_BANKS)], (P_MAX, count, tokens), source.dtype)
+        spread = bank(config, f"transposed_{chunk % BANKS_IN_TURN}", (P_MAX, count, tokens), source.dtype)
         for k in range(count):
             column = (first + k) * P_MAX
             nisa.nc_transpose(dst=spread[:, k, :], data=source[:, column : column + P_MAX], engine=nisa.engine.tensor)
         nisa.tensor_copy(dst=target[:, first : first + count, :], src=spread, engine=nisa.engine.vector)
     height = width - whole * P_MAX
     if height > 0:
-        spread = bank(TRANSPOSE_BANKS[0], (height, tokens), source.dtype)
+        spread = bank(config, "transposed_0", (height, tokens), source.dtype)
         nisa.nc_transpose(dst=spread, data=source[:, whole * P_MAX : width], engine=nisa.engine.tensor)
         nisa.tensor_copy(dst=target[0:height, whole, :], src=spread, engine=nisa.engine.vector)
 
 
 def project(
-    buffers: FrontBuffers, features: NkiTensor, weight: NkiTensor, first_column: int, target: NkiTensor
+    config: FrontConfig,
+    buffers: FrontBuffers,
+    features: NkiTensor,
+    weight: NkiTensor,
+    first_column: int,
+    target: NkiTensor,
 ) -> None:
     """target[t, i] = sum over k of features[k, t] * weight[k, first_column + i], in fp32
 
@@ -77,7 +89,8 @@ def project(
     tokens, width = target.shape
     totals = []
     for number in range(count_tiles(width, BANK_COLUMNS)):
-        totals.append(bank(number, (tokens, min(BANK_COLUMNS, width - number * BANK_COLUMNS)), nl.float32))
+        columns = min(BANK_COLUMNS, width - number * BANK_COLUMNS)
+        totals.append(bank(config.attention, f"projection_{number}", (tokens, columns), nl.float32))
     for k in range(count_tiles(depth, P_MAX)):
         height = min(P_MAX, depth - k * P_MAX)
         rows = buffers.weights[k % len(buffers.weights)][0:height, 0:width]
@@ -98,12 +111,13 @@ def project(
 
 
 def project_in_passes(
-    buffers: FrontBuffers, features: NkiTensor, weight: NkiTensor, target: NkiTensor, pass_columns: int
+    config: FrontConfig, buffers: FrontBuffers, features: NkiTensor, weight: NkiTensor, target: NkiTensor
 ) -> None:
-    """`project` over all columns of `weight`, `pass_columns` at a time."""
+    """`project` over all columns of `weight`, a pass of them at a time."""
     width = weight.shape[1]
-    for start in range(0, width, pass_columns):
-        project(buffers, features, weight, start, target[:, start : min(start + pass_columns, width)])
+    for start in range(0, width, config.pass_columns):
+        stop = min(start + config.pass_columns, width)
+        project(config, buffers, features, weight, start, target[:, start:stop])
 
 
 def project_for_all_heads(
@@ -115,12 +129,12 @@ def project_for_all_heads(
     """
     width = weight.shape[1]
     if config.attention.cores_share == "tokens":
-        project_in_passes(buffers, features, weight, target, config.pass_columns)
+        project_in_passes(config, buffers, features, weight, target)
         return
     half, core = count_tiles(width, 2), nl.program_id(0)
     own, theirs = core * (width - half), (1 - core) * (width - half)
     made = target[:, own : own + half]
-    project_in_passes(buffers, features, weight[:, own : own + half], made, config.pass_columns)
+    project_in_passes(config, buffers, features, weight[:, own : own + half], made)
     nisa.sendrecv(
         src=made, dst=target[:, theirs : theirs + half], send_to_rank=1 - core, recv_from_rank=1 - core, pipe_id=0
     )

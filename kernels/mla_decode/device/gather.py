@@ -3,13 +3,10 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers
-from kernels.mla_decode.device.config import P_MAX, SCALED_CODES, AttentionConfig
+from kernels.mla_decode.device.config import BANKS_IN_TURN, P_MAX, SCALED_CODES, AttentionConfig
 from kernels.mla_decode.device.placing import bank, place
 from kernels.mla_decode.device.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
-
-FEATURE_BANK = 0
-"""PSUM bank of this step's transposed rows; free again before the first token."""
 
 
 def load_tables(
@@ -53,7 +50,8 @@ def load_current_features(config: AttentionConfig, buffers: Buffers, kv_row_cur:
     nisa.dma_copy(dst=staged, src=kv_row_cur)
     for part in range(latents + 1):
         first, height = feature_columns(config, part)
-        spread = bank(FEATURE_BANK + part % 2, (P_MAX, tokens), kv_row_cur.dtype)[0:height, :]
+        name = f"current_features_{part % BANKS_IN_TURN}"
+        spread = bank(config, name, (P_MAX, tokens), kv_row_cur.dtype)[0:height, :]
         nisa.nc_transpose(dst=spread, data=staged[:, first : first + height], engine=nisa.engine.tensor)
         nisa.tensor_copy(dst=buffers.current_features[0:height, part, :], src=spread, engine=nisa.engine.vector)
 

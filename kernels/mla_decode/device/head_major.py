@@ -8,16 +8,10 @@ from dataclasses import dataclass
 
 import nki.isa as nisa
 import nki.language as nl
-from kernels.mla_decode.device.config import BANK_BYTES, MASKED_SCORE, P_MAX, AttentionConfig
+from kernels.mla_decode.device.config import BANK_BYTES, BANKS_IN_TURN, MASKED_SCORE, P_MAX, AttentionConfig
 from kernels.mla_decode.device.placing import bank, place
 from kernels.mla_decode.device.tiling import count_tiles, latent_tiles, prior_tiles
 from nki.language import NKIObject, NkiTensor
-
-SCORE_BANKS = (2, 3)
-"""PSUM banks that scores take in turn."""
-
-TURN_BANK = 4
-"""PSUM bank of spread masks, then of weights turned round."""
 
 CHUNK_TILES = 4
 """Key tiles of a score product: as many fp32 columns as a PSUM bank holds."""
@@ -79,7 +73,7 @@ def score_heads(
         first = chunk * CHUNK_TILES
         stop = min(first + CHUNK_TILES, tiles)
         columns = (stop - first) * P_MAX
-        turned = bank(TURN_BANK, (heads, columns), nl.float32)
+        turned = bank(config, "softmax", (heads, columns), nl.float32)
         for tile in range(first, stop):
             column = (tile - first) * P_MAX
             nisa.nc_transpose(
@@ -89,7 +83,7 @@ def score_heads(
             )
         mask = buffers.mask[:, 0:columns]
         nisa.tensor_copy(dst=mask, src=turned, engine=nisa.engine.scalar)
-        spread = bank(SCORE_BANKS[chunk % len(SCORE_BANKS)], (P_MAX, columns), nl.float32)
+        spread = bank(config, f"scores_{chunk % BANKS_IN_TURN}", (P_MAX, columns), nl.float32)
         parts = []
         for part in range(len(queries)):
             parts.append(keys[0 : queries[part].shape[0], part, first * P_MAX : stop * P_MAX])
@@ -97,7 +91,7 @@ def score_heads(
         nisa.tensor_copy_predicated(
             dst=scores[:, first * P_MAX : stop * P_MAX], src=found, predicate=mask.view(nl.uint32)
         )
-    own = bank(SCORE_BANKS[0], (heads, 1), nl.float32)
+    own = bank(config, "scores_0", (heads, 1), nl.float32)
     for part in range(len(queries)):
         nisa.nc_matmul(dst=own, stationary=queries[part], moving=own_keys[part], accumulate=part > 0)
     nisa.tensor_copy(dst=scores[:, tiles * P_MAX : tiles * P_MAX + 1], src=own, engine=nisa.engine.vector)
@@ -157,7 +151,7 @@ def soften_heads(
         )
         for first in range(0, tiles, per_bank):
             stop = min(first + per_bank, tiles)
-            turned = bank(TURN_BANK, (P_MAX, stop - first, heads), softened.dtype)
+            turned = bank(config, "softmax", (P_MAX, stop - first, heads), softened.dtype)
             for tile in range(first, stop):
                 nisa.nc_transpose(
                     dst=turned[:, tile - first, :],
@@ -165,6 +159,6 @@ def soften_heads(
                     engine=nisa.engine.tensor,
                 )
             nisa.tensor_copy(dst=weights[:, slot, first:stop, :], src=turned, engine=nisa.engine.scalar)
-        own = bank(TURN_BANK, (1, heads), softened.dtype)
+        own = bank(config, "softmax", (1, heads), softened.dtype)
         nisa.nc_transpose(dst=own, data=softened[:, slot, keys - 1 : keys], engine=nisa.engine.tensor)
         nisa.tensor_copy(dst=weights[0:1, slot, tiles, :], src=own, engine=nisa.engine.vector)

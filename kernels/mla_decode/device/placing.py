@@ -18,6 +18,6 @@ def place(config: AttentionConfig, name: str, shape: tuple[int, ...], dtype: str
     return nl.ndarray(shape, dtype=dtype, buffer=nl.sbuf, name=name, address=(0, config.addresses[name]))
 
 
-def bank(number: int, shape: tuple[int, ...], dtype: str) -> NkiTensor:
-    """A PSUM tensor from the start of bank `number`."""
-    return nl.ndarray(shape, dtype=dtype, buffer=nl.psum, address=(0, number * BANK_BYTES))
+def bank(config: AttentionConfig, name: str, shape: tuple[int, ...], dtype: str) -> NkiTensor:
+    """A PSUM tensor from the start of its bank of the plan. It has no name: other tensors will have the same bank."""
+    return nl.ndarray(shape, dtype=dtype, buffer=nl.psum, address=(0, config.banks[name] * BANK_BYTES))

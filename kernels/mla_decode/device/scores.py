@@ -3,18 +3,12 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers, KeyMajor
-from kernels.mla_decode.device.config import BANK_BYTES, MASKED_SCORE, P_MAX, AttentionConfig
+from kernels.mla_decode.device.config import BANK_BYTES, BANKS_IN_TURN, MASKED_SCORE, P_MAX, AttentionConfig
 from kernels.mla_decode.device.gather import feature_columns, gather_features
 from kernels.mla_decode.device.head_major import score_heads
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import count_tiles, latent_tiles, prior_tiles
 from nki.language import NkiTensor
-
-TRANSPOSE_BANKS = (0, 1)
-"""PSUM banks that transposed key tiles take in turn."""
-
-SCORE_BANKS = (2, 3)
-"""PSUM banks that scores take in turn."""
 
 FP32_BYTES = 4
 
@@ -40,8 +34,8 @@ def make_features(
         first, height = feature_columns(config, part)
         for start in range(0, tiles, per_bank):
             stop = min(start + per_bank, tiles)
-            number = TRANSPOSE_BANKS[evictions % len(TRANSPOSE_BANKS)]
-            spread = bank(number, (P_MAX, (stop - start) * P_MAX), rows.dtype)[0:height, :]
+            name = f"transposed_keys_{evictions % BANKS_IN_TURN}"
+            spread = bank(config, name, (P_MAX, (stop - start) * P_MAX), rows.dtype)[0:height, :]
             for tile in range(start, stop):
                 column = (tile - start) * P_MAX
                 nisa.nc_transpose(
@@ -100,7 +94,7 @@ def score_keys(
     for chunk in range(count_tiles(tiles, per_bank)):
         first = chunk * per_bank
         count = min(per_bank, tiles - first)
-        spread = bank(SCORE_BANKS[chunk % len(SCORE_BANKS)], (P_MAX, count, heads), nl.float32)
+        spread = bank(config, f"scores_{chunk % BANKS_IN_TURN}", (P_MAX, count, heads), nl.float32)
         for tile in range(first, first + count):
             multiply_features(spread[:, tile - first, :], key_parts(config, features, tile), queries)
         nisa.tensor_copy_predicated(
@@ -108,7 +102,7 @@ def score_keys(
             src=spread,
             predicate=keep[:, first : first + count].expand_dim(2).broadcast(2, heads),
         )
-    own = bank(SCORE_BANKS[0], (1, heads), nl.float32)
+    own = bank(config, "scores_0", (1, heads), nl.float32)
     multiply_features(own, own_features, queries)
     nisa.tensor_copy(dst=scores[0:1, tiles, :], src=own, engine=nisa.engine.vector)
 

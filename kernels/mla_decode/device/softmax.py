@@ -9,9 +9,6 @@ from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import prior_tiles
 from nki.language import NkiTensor
 
-SOFTMAX_BANK = 4
-"""PSUM bank of the group's maxima and sums."""
-
 
 def softmax_group(config: AttentionConfig, buffers: Buffers, tokens: int, softmax_scale: float) -> None:
     """Numerators of a group's softmax, and what each partition adds to the denominators, in the schedule's layout."""
@@ -38,11 +35,11 @@ def soften_keys(
     scores = buffers.scores[:, 0:tokens, :, :]
     partial = buffers.partial[:, 0:tokens, :]
     nisa.tensor_reduce(dst=partial, op=nl.maximum, data=scores.permute((0, 1, 3, 2)), axis=3)
-    turned = bank(SOFTMAX_BANK, (columns, P_MAX), nl.float32)
+    turned = bank(config, "softmax", (columns, P_MAX), nl.float32)
     nisa.nc_transpose(dst=turned, data=partial.reshape((P_MAX, columns)), engine=nisa.engine.tensor)
     maxima = buffers.group_column[0:columns, :]
     nisa.tensor_reduce(dst=maxima, op=nl.maximum, data=turned, axis=1)
-    spread = bank(SOFTMAX_BANK, (P_MAX, tokens, 1, heads), nl.float32)
+    spread = bank(config, "softmax", (P_MAX, tokens, 1, heads), nl.float32)
     nisa.nc_transpose(dst=spread.reshape((P_MAX, columns)), data=maxima.broadcast(1, P_MAX), engine=nisa.engine.tensor)
     nisa.tensor_tensor(
         dst=scores, data1=scores, data2=spread.broadcast(2, tiles), op=nl.subtract, engine=nisa.engine.vector

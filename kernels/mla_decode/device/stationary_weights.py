@@ -7,16 +7,10 @@ transposed. See `config.Schedule`.
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers
-from kernels.mla_decode.device.config import P_MAX, AttentionConfig
+from kernels.mla_decode.device.config import BANKS_IN_TURN, P_MAX, AttentionConfig
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
-
-SUM_BANKS = (5, 6)
-"""PSUM banks that weighted sums take in turn."""
-
-LATENT_BANK = 7
-"""PSUM bank of a denominator, then of the transposed output."""
 
 
 def sum_by_weights(
@@ -30,7 +24,7 @@ def sum_by_weights(
     assert buffers.latent != None, "the plan has no latent buffer; accepted: one whose schedule has stationary_weights"
     latent, tiles, heads = buffers.latent, prior_tiles(config), config.n_heads
     first, stop = config.rope, config.rope + config.kv_lora_rank
-    total = bank(SUM_BANKS[token % len(SUM_BANKS)], (heads, config.kv_lora_rank), nl.float32)
+    total = bank(config, f"weighted_sum_{token % BANKS_IN_TURN}", (heads, config.kv_lora_rank), nl.float32)
     for tile in range(tiles):
         nisa.nc_matmul(
             dst=total,
@@ -47,7 +41,7 @@ def sum_by_weights(
     inverse = buffers.inverse_sum[0:heads, 0:1]
     nisa.reciprocal(dst=inverse, data=denominator(config, buffers, slot))
     nisa.tensor_scalar(dst=latent, data=total, op0=nl.multiply, operand0=inverse, engine=nisa.engine.vector)
-    turned = bank(LATENT_BANK, (P_MAX, latent_tiles(config), heads), latent.dtype)
+    turned = bank(config, "denominator", (P_MAX, latent_tiles(config), heads), latent.dtype)
     for part in range(latent_tiles(config)):
         nisa.nc_transpose(
             dst=turned[:, part, :],
@@ -59,7 +53,7 @@ def sum_by_weights(
 
 def denominator(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
     """[h, 1] fp32: what each partition adds to it, added up."""
-    total = bank(LATENT_BANK, (config.n_heads, 1), nl.float32)
+    total = bank(config, "denominator", (config.n_heads, 1), nl.float32)
     if buffers.head_major != None:
         total = buffers.head_major.sums[:, slot : slot + 1]
     if buffers.key_major != None:

@@ -7,19 +7,13 @@ half of the columns. So the cores exchange little, and o-projection weights are 
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers
-from kernels.mla_decode.device.config import BANK_BYTES, P_MAX, AttentionConfig
+from kernels.mla_decode.device.config import BANK_BYTES, BANKS_IN_TURN, P_MAX, AttentionConfig
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.tiling import all_heads, count_tiles, first_head, latent_tiles, own_columns
 from nki.language import NkiTensor
 
 BANK_COLUMNS = BANK_BYTES // 4
 """fp32 columns of a PSUM bank."""
-
-ABSORB_BANKS = (0, 1)
-"""PSUM banks of transposed absorb weights, in turn; free when the last token is done."""
-
-VALUE_BANKS = (2, 3)
-"""PSUM banks of values, in turn."""
 
 
 def absorb_out(config: AttentionConfig, buffers: Buffers, out_absorb_w: NkiTensor, first: int, stop: int) -> None:
@@ -33,10 +27,10 @@ def absorb_out(config: AttentionConfig, buffers: Buffers, out_absorb_w: NkiTenso
         features = buffers.absorb_features[h % len(buffers.absorb_features)]
         nisa.dma_copy(dst=weights, src=out_absorb_w[first_head(config) + h, :, :])
         for part in range(latent_tiles(config)):
-            spread = bank(ABSORB_BANKS[part % len(ABSORB_BANKS)], (P_MAX, config.v_head_dim), weights.dtype)
+            spread = bank(config, f"absorb_{part % BANKS_IN_TURN}", (P_MAX, config.v_head_dim), weights.dtype)
             nisa.nc_transpose(dst=spread, data=weights[:, part * P_MAX : (part + 1) * P_MAX], engine=nisa.engine.tensor)
             nisa.tensor_copy(dst=features[:, part, :], src=spread, engine=nisa.engine.vector)
-        total = bank(VALUE_BANKS[h % len(VALUE_BANKS)], (config.v_head_dim, stop - first), nl.float32)
+        total = bank(config, f"values_{h % BANKS_IN_TURN}", (config.v_head_dim, stop - first), nl.float32)
         for part in range(latent_tiles(config)):
             nisa.nc_matmul(
                 dst=total,
@@ -79,7 +73,7 @@ def project_out(
         totals = []
         for number in range(count_tiles(width, BANK_COLUMNS)):
             columns = min(BANK_COLUMNS, width - number * BANK_COLUMNS)
-            totals.append(bank(number, (tokens, columns), nl.float32))
+            totals.append(bank(config, f"output_{number}", (tokens, columns), nl.float32))
         for h in range(all_heads(config)):
             weights = buffers.o_proj[loads % len(buffers.o_proj)][:, 0:width]
             loads += 1

@@ -3,17 +3,11 @@
 import nki.isa as nisa
 import nki.language as nl
 from kernels.mla_decode.device.buffers import Buffers
-from kernels.mla_decode.device.config import P_MAX, AttentionConfig
+from kernels.mla_decode.device.config import BANKS_IN_TURN, P_MAX, AttentionConfig
 from kernels.mla_decode.device.placing import bank
 from kernels.mla_decode.device.stationary_weights import sum_by_weights
 from kernels.mla_decode.device.tiling import latent_tiles, prior_tiles
 from nki.language import NkiTensor
-
-SUM_BANKS = (5, 6)
-"""PSUM banks that weighted sums take in turn."""
-
-DENOMINATOR_BANK = 7
-"""PSUM bank of denominators."""
 
 
 def sum_group(
@@ -50,7 +44,7 @@ def sum_by_rows(
         of_tile.append(weights[:, tile, :])
     own = weights[0:1, tiles, :]
     nisa.reciprocal(dst=buffers.inverse_sum, data=denominators(config, buffers, slot))
-    total = bank(SUM_BANKS[token % len(SUM_BANKS)], (P_MAX, latent_tiles(config), heads), nl.float32)
+    total = bank(config, f"weighted_sum_{token % BANKS_IN_TURN}", (P_MAX, latent_tiles(config), heads), nl.float32)
     for part in range(latent_tiles(config)):
         first = config.rope + part * P_MAX
         latent, stop = total[:, part, :], first + P_MAX
@@ -69,7 +63,7 @@ def sum_by_rows(
 
 def denominators(config: AttentionConfig, buffers: Buffers, slot: int) -> NkiTensor:
     """[128, h] fp32: on every partition, what all of them add to the denominators."""
-    total = bank(DENOMINATOR_BANK, (P_MAX, config.n_heads), nl.float32)
+    total = bank(config, "denominator", (P_MAX, config.n_heads), nl.float32)
     if buffers.head_major != None:
         sums = buffers.head_major.sums[:, slot : slot + 1]
         nisa.nc_transpose(dst=total, data=sums.broadcast(1, P_MAX), engine=nisa.engine.tensor)

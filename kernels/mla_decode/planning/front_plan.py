@@ -21,6 +21,17 @@ def pass_columns(dims: Dims, front: FrontDims) -> int:
     return max(queries, min(PROJECTION_BANKS * BANK_FP32, max(front.q_lora, dims.row_width)))
 
 
+def projected_columns(dims: Dims, front: FrontDims, shared: str) -> int:
+    """Columns that a core projects at once, at most: the widest projection's, up to a pass.
+
+    Cores that share heads make half of the columns each of what all heads need.
+    """
+    sharing = 2 if shared == "heads" else 1
+    queries = heads_per_pass(dims, front) * (front.nope + dims.rope)
+    common = ceil_div(max(front.q_lora, dims.row_width), sharing)
+    return max(queries, min(pass_columns(dims, front), common))
+
+
 def allocate(dims: Dims, front: FrontDims, ledger: SbufLedger) -> None:
     """Takes what a core's front-fold needs, of its part of the step."""
     item, tokens, rope, rank = dims.itemsize, dims.n_tokens, dims.rope, dims.kv_lora_rank

@@ -1,4 +1,4 @@
-"""The plan of a decode step: softmax groups, key buffers, memory map and HBM traffic, exact to the byte."""
+"""The plan of a decode step: softmax groups, key buffers, memory maps and HBM traffic, exact to the byte."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from common.checks import require_int, require_type
 from common.hardware import TRN3, Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode.device.config import (
+    BANK_BYTES,
     CURRENT_BUFFERS,
     KEY_MAJOR_BUFFERS,
     P_MAX,
@@ -19,7 +20,7 @@ from kernels.mla_decode.device.config import (
 )
 from kernels.mla_decode.device.front_config import FrontConfig
 from kernels.mla_decode.device.head_major import BAND, CHUNK_TILES
-from kernels.mla_decode.planning import front_plan, traffic
+from kernels.mla_decode.planning import front_plan, psum_plan, traffic
 from kernels.mla_decode.planning.dims import BANK_FP32, Dims, FrontDims
 from kernels.mla_decode.planning.front_plan import rotating
 from kernels.mla_decode.planning.traffic import FP32_BYTES, INT32_BYTES, HbmBytes
@@ -68,7 +69,7 @@ class Plan:
         pass_columns: columns of an o-projection pass.
         schedule: ways to run it that are not the default.
         front: sizes of the front-fold, None for the attention alone.
-        sbuf: every SBUF allocation.
+        sbuf, psum: every allocation of a core; of two, those of the one that makes more columns.
         hbm: bytes moved where no slot is skipped: the rows of all slots of the key tiles, DMA-transposed columns
             again, this step's rows twice, each weight and result once.
         minimum: bytes that no schedule avoids: n_prior rows of each token and everything else once.
@@ -84,6 +85,7 @@ class Plan:
     schedule: Schedule
     front: FrontDims | None
     sbuf: MemoryMap
+    psum: MemoryMap
     hbm: HbmBytes
     minimum: HbmBytes
 
@@ -108,6 +110,7 @@ class Plan:
             pass_columns=self.pass_columns,
             schedule=self.schedule,
             addresses={a.name: a.address_bytes for a in self.sbuf.allocations},
+            banks={a.name: a.address_bytes // BANK_BYTES for a in self.psum.allocations},
         )
 
     @property
@@ -139,6 +142,8 @@ class Plan:
             *self._traffic_lines(),
             "",
             str(self.sbuf),
+            "",
+            str(self.psum),
         ]
         return "\n".join(lines)
 
@@ -293,6 +298,7 @@ def _plan(
         schedule=schedule,
         front=front,
         sbuf=_sbuf_map(dims, part, hardware, group, key_buffers, chunks, pass_columns, front, schedule),
+        psum=psum_plan.make_map(part, hardware, chunks, pass_columns, front, schedule, shared),
         hbm=traffic.moved(dims, front, chunks, shared, part.n_tokens if schedule.per_token_tails else 1),
         minimum=traffic.minimum(dims, front),
     )

@@ -1,6 +1,7 @@
 """The plan against hand-made arithmetic and against what a simulated run allocates and moves."""
 
 import dataclasses
+from unittest import mock
 
 import pytest
 import torch
@@ -29,6 +30,33 @@ def on_chip(core):
     return touched
 
 
+def psum_addresses(core):
+    """First byte of every PSUM tensor that instructions touched."""
+    regions = (region for record in core.stream for region in (*record.writes, *record.reads))
+    return {region.allocation.address[1] for region in regions if region.allocation.buffer.name == "psum"}
+
+
+class Noted(dict):
+    """A dict that notes which of its keys are read."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.read = set()
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+
+def run_and_note_banks(made):
+    """A run's measurement, and the names of the PSUM banks that the kernel took from the plan."""
+    config = made.config
+    banks = Noted(config.banks)
+    noting = property(lambda _: dataclasses.replace(config, banks=banks))
+    with mock.patch.object(plan.Plan, "config", noting):
+        return run_without_values(made), banks.read
+
+
 def covered_bytes(made):
     """Bytes per partition that some allocation takes, in the ledger's alignment."""
     words = torch.zeros(ceil_div(made.sbuf.peak_bytes, 4), dtype=torch.bool)
@@ -38,15 +66,19 @@ def covered_bytes(made):
 
 
 def assert_exact(made):
-    """Every SBUF tensor where the plan has it, the peak to the byte, and HBM bytes by purpose."""
-    measured = run_without_values(made)
+    """Every tensor where the plan has it, SBUF's peak to the byte, PSUM's to the bank, and HBM bytes by purpose."""
+    measured, banks = run_and_note_banks(made)
     assert len(measured.cores) == made.dims.cores
     assert measured.hbm == made.hbm
     planned = {(a.name, a.address_bytes, a.bytes_per_partition) for a in made.sbuf.allocations}
     for core in measured.cores:
         assert on_chip(core) ^ planned == set()
         assert core.memory.sbuf_peak_bytes == covered_bytes(made)
-        assert core.memory.psum_peak_banks <= 8
+    assert banks == {a.name for a in made.psum.allocations}
+    psum = set().union(*(psum_addresses(core) for core in measured.cores))
+    assert psum == {a.address_bytes for a in made.psum.allocations}
+    # Of an odd number of columns one core makes more than the other, maybe in a bank more.
+    assert max(core.memory.psum_peak_banks for core in measured.cores) * 2048 == made.psum.peak_bytes
     if not made.dma_transposed_chunks:  # padding before what DMA transposes write is allocated and not used
         assert covered_bytes(made) == round_up(made.sbuf.peak_bytes, 4)
 
@@ -108,6 +140,25 @@ def test_production_by_hand():
     assert made.hbm.tables == 16 * 2048 * 8 + 16 * 128 * 4
     assert made.hbm.output == 16 * 7168 * 2
     assert made.minimum.total < made.hbm.total <= 1.02 * made.minimum.total
+
+
+def test_banks_by_hand():
+    """Two of each kind in turn and one for what crosses partitions; 3,584 columns are 7 banks."""
+    fused = FRONT_PRODUCTION[0].plan.config.banks
+    front = ["projection_0", "projection_1", "projection_2", "gamma", "transposed_0", "transposed_1"]
+    keys = ["transposed_keys_0", "transposed_keys_1", "scores_0", "softmax", "weighted_sum_0", "weighted_sum_1"]
+    parts = (
+        [*front, "absorbed_query"],  # 1,536 columns are 3 banks
+        ["current_features_0", "current_features_1"],
+        [*keys, "denominator"],  # 16 key tiles of one head are one bank of scores
+        ["absorb_0", "absorb_1", "values_0"],
+        [f"output_{i}" for i in range(7)],
+    )
+    expected = {name: number for part in parts for number, name in enumerate(part)}
+    assert fused == expected
+    assert PRODUCTION[0].plan.config.banks == {name: number for name, number in fused.items() if name not in parts[0]}
+    with_many_heads = plan.make(Dims(16, 64, 2048), TRN2).config.banks
+    assert (with_many_heads["scores_1"], with_many_heads["denominator"], with_many_heads["values_1"]) == (3, 7, 3)
 
 
 def test_a_chunk_by_dma_reads_its_columns_again():
@@ -242,8 +293,10 @@ def test_table_names_every_allocation():
     made = PRODUCTION[0].plan
     text = str(made)
     assert "softmax groups of 2, 4 key buffers" in text
-    for allocation in made.sbuf.allocations:
-        assert allocation.name in text
+    for memory in (made.sbuf, made.psum):
+        assert str(memory) in text
+        for allocation in memory.allocations:
+            assert allocation.name in text
 
 
 def test_text_says_what_is_read_how_often():
