@@ -8,7 +8,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from nkisim import access_pattern, views
+from nkisim import access_pattern, binding, views
 from nkisim.dtypes import DType, as_dtype
 from nkisim.enums import MemoryRegion
 from nkisim.errors import ArgumentError, DtypeError, ShapeError, ViewError
@@ -60,14 +60,24 @@ class NkiTensor(NKIObject):
         buffer: MemoryRegion | str = SBUF,
         name: str = "",
     ) -> None:
-        """Binds a storage to a dense view of `shape`; most code wants `nl.ndarray`."""
-        self.shape = tuple(shape)
+        """Binds the storage of another tensor to a dense view of `shape`; most code wants `nl.ndarray`.
+
+        Args:
+            storage: None makes a placeholder, which has a shape and a type and which no instruction takes.
+            buffer: where the storage lies.
+            name: of a placeholder; else the storage has one.
+
+        Raises:
+            ArgumentError, ShapeError, DtypeError, WrongBufferError: there is no such view.
+        """
+        self.shape = views.integers(shape, "NkiTensor: shape")
         self.strides = views.row_major(self.shape)
         self.offset = 0
         self.dtype = as_dtype(dtype)
-        self.buffer = MemoryRegion(buffer)
-        self.storage = storage
+        self.buffer = binding.memory(buffer)
+        self.storage = binding.placeholder(self.shape, self.dtype, self.buffer, name) if storage is None else storage
         self.made = None
+        binding.check(self)
 
     @property
     def name(self) -> str:
@@ -137,6 +147,8 @@ class NkiTensor(NKIObject):
         return _interned.setdefault(self._rules_see(), len(_interned))
 
     def _located(self) -> Region:
+        if binding.is_placeholder(self.storage):
+            raise ArgumentError(f"{self.name} {list(self.shape)} has no storage; accepted: a tensor of nl.ndarray")
         return Region(self.storage.allocation, self.dtype, self.offset, self.shape, self.strides)
 
     def _rules_see(self) -> tuple[Any, ...]:
