@@ -26,15 +26,20 @@ class Expected:
 
     Attributes:
         output: [B, S, I] float64, whatever the layout.
-        sums: [B, S] float64 by segment, of the projection.
+        projected: [B, S, columns] float64 by segment, before norm and RoPE.
     """
 
     output: torch.Tensor
-    sums: dict[str, torch.Tensor]
+    projected: dict[str, torch.Tensor]
+
+    @property
+    def sums(self) -> dict[str, torch.Tensor]:
+        """[B, S] float64 by segment, of the projection's squares."""
+        return {name: part.square().sum(-1) for name, part in self.projected.items()}
 
 
 def qkv(call: QKVArguments) -> Expected:
-    """The output of a call and the sums of squares of its segments."""
+    """The output of a call and the segments that it is made of."""
     if call.quantization_type is QuantizationType.ROW_MX:
         assert call.qkv_w_scale is not None
         projected = reference.row_mx_qkv_proj(call.input, call.fused_qkv_weights, call.qkv_w_scale[0:1])
@@ -45,8 +50,8 @@ def qkv(call: QKVArguments) -> Expected:
         projected = projected + call.bias[0:1].double()
     q_width, kv_width = call.num_q_heads * call.d_head, call.num_kv_heads * call.d_head
     q, k, v = projected.split([q_width, kv_width, kv_width], dim=-1)
-    sums = {name: part.square().sum(-1) for name, part in (("q", q), ("k", k), ("v", v))}
-    return Expected(torch.cat([_finish(call, "q", q), _finish(call, "k", k), v], dim=-1), sums)
+    output = torch.cat([_finish(call, "q", q), _finish(call, "k", k), v], dim=-1)
+    return Expected(output, {"q": q, "k": k, "v": v})
 
 
 def activations(call: QKVArguments) -> torch.Tensor:
