@@ -254,8 +254,24 @@ def test_dma_transposes_write_from_a_32_byte_boundary(heads, rope):
     assert [address % 32 for address in addresses] == [0, 0]
 
 
-def test_what_does_not_fit_is_split_then_refused_by_name():
-    assert plan.make(Dims(128, 1, 2048), TRN2).group_tokens < plan.make(Dims(16, 1, 2048), TRN2).group_tokens + 1
+@pytest.mark.parametrize(
+    ("key_tiles", "group", "key_buffers", "dma_transposed_chunks"),
+    [(28, 2, 4, 1), (29, 2, 2, 1), (41, 2, 2, 1), (42, 1, 1, 1), (53, 1, 1, 1), (54, 1, 1, 0)],
+)
+def test_what_does_not_fit_is_split(key_tiles, group, key_buffers, dma_transposed_chunks):
+    """16 tokens of a head: a key tile takes 1,152 B for each key buffer and 2,560 B in all for features.
+
+    28 tiles of 4 and 41 tiles of 2 key buffers are 200,704 and 199,424 B of 212,984. Beside the buffers are indices,
+    192 B a tile, 256 with a latent tile transposed by DMA, and what does not depend on the keys.
+    """
+    made = plan.make(Dims(16, 1, 128 * key_tiles), TRN2)
+    found = made.group_tokens, made.key_buffers, made.dma_transposed_chunks
+    assert found == (group, key_buffers, dma_transposed_chunks)
+
+
+def test_what_cannot_be_split_is_refused_by_name():
+    with pytest.raises(BudgetError, match="SBUF of trn2: 'features_1' needs"):
+        plan.make(Dims(16, 1, 128 * 55), TRN2)
     with pytest.raises(BudgetError, match="SBUF of trn2: 'latent_features' needs"):
         plan.make(Dims(128, 128, 2048), TRN2)
     with pytest.raises(BudgetError, match="SBUF of trn3: 'rows_0' needs"):
