@@ -121,7 +121,7 @@ def test_list(capsys):
         (["--trace", "x"], "--trace shows one shape, and there are 2; accepted: one, chosen with --case"),
         (["--case", "large"], "--case is 'large'; accepted: small, small_layer"),
         (["--compare", "/no/such/file"], "/no/such/file cannot be read: No such file or directory"),
-        (["--compare", "/dev/null"], "/dev/null is not a JSON file"),
+        (["--compare", "/dev/null"], "/dev/null is a device"),
         (["--json", "/no/such/folder/x"], "/no/such/folder/x: there is no folder /no/such/folder"),
     ],
 )
