@@ -29,6 +29,9 @@ def test_json_says_the_same(times):
     found = json.loads(json.dumps(predicted.as_dict(times), allow_nan=False))
     assert found["ns"] == pytest.approx(times.ns, abs=0.05)
     assert found["others_ns"] == {"slower": pytest.approx(2 * times.ns, abs=0.05), "too large": None}
+    assert found["limit"] == "HBM"
+    assert found["share_of_limit"] == pytest.approx(times.point.share_of_limit, abs=1e-4)
+    assert found["share_of_limit"] != found["tensor_busy"]
     assert found["tensor_busy"] == pytest.approx(times.tensor_busy, abs=1e-4)
 
 
