@@ -32,6 +32,11 @@ MASKED_SCORE = -3.0e38
 """Score of a key that is not seen: finite, and far enough below any other that its weight is exactly 0."""
 
 
+def row_bytes(kv_lora_rank: int, rope: int) -> int:
+    """Bytes of a row of an fp8 cache: codes, a fp32 scale for each 128, and bf16 k_pe."""
+    return kv_lora_rank + 4 * (kv_lora_rank // SCALED_CODES) + 2 * rope
+
+
 @dataclass(frozen=True)
 class Schedule(NKIObject):
     """Other ways to run a step, each tried and slower or neutral; they are here to be measured again.

@@ -1,7 +1,7 @@
 """Sizes that follow from a configuration."""
 
 import nki.language as nl
-from kernels.mla_decode.device.config import P_MAX, SCALED_CODES, AttentionConfig
+from kernels.mla_decode.device.config import P_MAX, AttentionConfig, row_bytes
 
 
 def count_tiles(extent: int, size: int) -> int:
@@ -20,8 +20,8 @@ def latent_tiles(config: AttentionConfig) -> int:
 
 
 def packed_row_bytes(config: AttentionConfig) -> int:
-    """Bytes of a row of an fp8 cache: codes, a fp32 scale for each 128, and bf16 k_pe."""
-    return config.kv_lora_rank + 4 * (config.kv_lora_rank // SCALED_CODES) + 2 * config.rope
+    """Bytes of a row of an fp8 cache."""
+    return row_bytes(config.kv_lora_rank, config.rope)
 
 
 def check_cores(config: AttentionConfig) -> None:

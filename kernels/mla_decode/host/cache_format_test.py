@@ -13,6 +13,7 @@ from kernels.mla_decode.oracle import compare, run
 from kernels.mla_decode.oracle.cases import Case, normal_operands
 from kernels.mla_decode.oracle.front_cases import FrontCase, front_operands
 
+BYTES = torch.zeros(1, 260, dtype=torch.uint8)
 CASE = Case("fp8", 3, 2, 200, kv_lora_rank=256, fp8_cache=True, target="trn3")
 
 
@@ -53,6 +54,27 @@ def test_packing_loses_at_most_half_a_step(seed, groups, rope):
 def test_bad_rows_are_refused(words, rows):
     with pytest.raises(ValueError, match=words):
         pack_rows(rows, 64)
+
+
+@pytest.mark.parametrize(
+    ("error", "words", "call", "arguments"),
+    [
+        (TypeError, "rows is a NoneType; accepted: a tensor of rows", pack_rows, (None, 64)),
+        (TypeError, "rows is torch.uint8; accepted: torch.bfloat16 or", pack_rows, (BYTES, 64)),
+        (TypeError, "rope must be an integer, got None", pack_rows, (torch.ones(1, 192), None)),
+        (ValueError, "rope must be at least 0, got -64", pack_rows, (torch.ones(1, 192), -64)),
+        (TypeError, "packed is a list; accepted: a tensor of rows", unpack_rows, ([1], 128)),
+        (TypeError, "packed is torch.float32; accepted: torch.uint8", unpack_rows, (torch.ones(1, 260), 128)),
+        (ValueError, r"packed is \[\], a single number", unpack_rows, (BYTES[0, 0], 128)),
+        (TypeError, "kv_lora_rank must be an integer, got 128.0", unpack_rows, (BYTES, 128.0)),
+        (ValueError, "kv_lora_rank is 192; accepted: a multiple of 128", unpack_rows, (BYTES, 192)),
+        (ValueError, r"packed is \[1, 131\]; .*: 132 bytes of codes", unpack_rows, (BYTES[:, :131], 128)),
+        (ValueError, r"packed is \[1, 133\]; .* two for each number", unpack_rows, (BYTES[:, :133], 128)),
+    ],
+)
+def test_what_are_no_rows_is_refused_by_name(error, words, call, arguments):
+    with pytest.raises(error, match=words):
+        call(*arguments)
 
 
 def test_scales_of_every_group_count():

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 
 from common.tiling import ceil_div
-from kernels.mla_decode.device.config import BANK_BYTES, P_MAX
-from kernels.mla_decode.host.cache_format import row_bytes
+from kernels.mla_decode.device.config import BANK_BYTES, P_MAX, row_bytes
 
 BANK_FP32 = BANK_BYTES // 4
 

@@ -54,7 +54,7 @@ def best(dims: Dims, hardware: Hardware, front: FrontDims | None = None, *, time
         time_of: predicts; called once for each plan that is tried.
 
     Raises:
-        ValueError, BudgetError: as `plan.make`; the plan by rule is one of those tried.
+        TypeError, ValueError, BudgetError: as `plan.make`; the plan by rule is one of those tried.
     """
     by_rule = plan.make(dims, hardware, front=front)
     rule_ns = time_of(by_rule)
