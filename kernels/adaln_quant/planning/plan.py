@@ -6,6 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 
 from common.budget import BudgetError, MemoryMap, SbufLedger
+from common.checks import require_type
 from common.hardware import Hardware
 from kernels.adaln_quant.device.config import (
     INVERSE_DEVIATION,
@@ -101,9 +102,12 @@ def make(dims: Dims, hardware: Hardware, eps: float = 1e-6) -> Plan:
         eps: added to the variance.
 
     Raises:
+        TypeError: `dims` or `hardware` is none.
         ValueError: quantised rows on a target without float8_e4m3fn.
         BudgetError: rows are too wide for SBUF.
     """
+    require_type("dims", dims, Dims)
+    require_type("hardware", hardware, Hardware)
     if dims.quantised and not hardware.supports_mx:
         raise ValueError(
             f"target is {hardware.name!r}; accepted with quantised rows: 'trn3' (trn2 has no float8_e4m3fn)"

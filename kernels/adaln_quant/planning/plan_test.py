@@ -163,6 +163,13 @@ def test_quantised_rows_on_trn2_are_refused_by_name():
         plan.make(DIMS, TRN2)
 
 
+def test_arguments_of_other_types_are_refused_by_name():
+    with pytest.raises(TypeError, match=r"^dims must be a Dims, got None"):
+        plan.make(None, TRN3)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"^hardware must be a Hardware, got 'trn3'"):
+        plan.make(DIMS, "trn3")  # type: ignore[arg-type]
+
+
 def test_what_does_not_fit_is_refused():
     with pytest.raises(BudgetError, match=r"SBUF of trn3: .* needs [\d,]+ B per partition"):
         plan.make(dataclasses.replace(DIMS, hidden=40_000), TRN3)

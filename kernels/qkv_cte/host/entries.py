@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,3 +52,19 @@ class Entry:
     def types(self) -> dict[str, Any]:
         """Type of each argument by its name."""
         return typing.get_type_hints(self.record)
+
+    def arguments(self, given: Mapping[str, Any]) -> Any:
+        """The record of arguments given by name.
+
+        Raises:
+            TypeError: the function has no argument of a name, or one is missing.
+        """
+        fields = dataclasses.fields(self.record)
+        required = [field.name for field in fields if field.default is dataclasses.MISSING]
+        for name in given:
+            if name not in self.types:
+                raise TypeError(f"{self.name} has no argument {name!r}; accepted: {', '.join(self.types)}")
+        for name in required:
+            if name not in given:
+                raise TypeError(f"{self.name} is called without {name}; accepted: with {', '.join(required)}")
+        return self.record(**given)

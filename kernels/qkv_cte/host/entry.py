@@ -52,7 +52,7 @@ def qkv(
             run.
         nkisim.errors.DeadlockError: a rank does not call.
     """
-    call = QKVArguments(input=input, fused_qkv_weights=fused_qkv_weights, **options)
+    call = ENTRY.arguments({"input": input, "fused_qkv_weights": fused_qkv_weights, **options})
     return op.call(ENTRY, call, target=target, lnc=lnc)
 
 

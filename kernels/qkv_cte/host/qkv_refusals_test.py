@@ -190,9 +190,12 @@ def test_targets(case, target, lnc, message):
         qkv(**arguments(case), target=target, lnc=lnc)
 
 
-def test_unknown_arguments_are_named():
-    with pytest.raises(TypeError, match="'kv_dtype'"):
+def test_unknown_and_missing_arguments_are_named():
+    with pytest.raises(TypeError, match=r"^qkv has no argument 'kv_dtype'; accepted: input, .*, choice$"):
         qkv(**arguments(PLAIN), kv_dtype=torch.float16)
+    call = {name: value for name, value in arguments(PLAIN).items() if name != "d_head"}
+    with pytest.raises(TypeError, match=r"^qkv is called without d_head; accepted: with input, .*d_head"):
+        qkv(**call)
 
 
 def test_what_is_written_shares_no_memory():

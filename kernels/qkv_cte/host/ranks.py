@@ -31,7 +31,7 @@ def run(entry: Entry, calls: Sequence[Mapping[str, Any]], *, target: str, lnc: i
     records, operands = [], []
     for rank, call in enumerate(calls):
         try:
-            records.append(entry.record(**call))
+            records.append(entry.arguments(call))
             operands.append(entry.prepare(records[-1], target=target, lnc=lnc).operands)
         except (TypeError, ValueError) as error:
             error.add_note(f"in rank {rank}")

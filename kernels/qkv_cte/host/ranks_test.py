@@ -213,7 +213,11 @@ def test_shim_runs_all_ranks(lnc):
     ("changes", "error", "message"),
     [
         ({"packed_hidden": torch.zeros(1, 258, 260)}, TypeError, "packed_hidden is torch.float32; accepted"),
-        ({"scales": 1}, TypeError, ".* unexpected keyword argument 'scales'"),
+        (
+            {"scales": 1},
+            TypeError,
+            "row_mx_qkv_proj has no argument 'scales'; accepted: packed_hidden, weight, .*, choice",
+        ),
         ({"replica_groups": [[0, 1]]}, TypeError, r"replica_groups is \[\[0, 1\]\]; accepted: None or equally long"),
         ({"replica_groups": None}, ValueError, r"replica_groups of rank 1 is None; accepted: \(\(0, 1\),\), as on"),
         ({"norm_eps": 0.5}, ValueError, "norm_eps of rank 1 is 0.5; accepted: 1e-06, as on rank 0"),
@@ -236,6 +240,13 @@ def test_groups_that_miss_a_rank_are_refused(groups):
     calls = [call | {"replica_groups": groups} for call in shim_calls()]
     with pytest.raises(ValueError, match=r"replica_groups is .*; accepted: each of the 2 ranks called, 0 to 1"):
         row_mx_qkv_proj_ranks(calls)
+
+
+def test_a_missing_argument_is_named():
+    first, second = shim_calls()
+    del second["weight"]
+    with pytest.raises(TypeError, match=r"^row_mx_qkv_proj is called without weight; accepted: with packed_hidden, "):
+        row_mx_qkv_proj_ranks([first, second])
 
 
 @pytest.mark.parametrize("calls", [[], None, [1], {}, "ab"])

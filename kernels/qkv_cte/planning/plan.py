@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from common import budget, schedule
 from common.budget import BudgetError, MemoryMap, PsumLedger, SbufLedger
+from common.checks import require_int, require_type
 from common.hardware import Hardware
 from common.schedule import Demand, Schedule
 from common.tiling import ceil_div, round_up, tiles
@@ -188,9 +189,17 @@ def make(
         stages: what is done beside the products.
 
     Raises:
+        TypeError: an argument is not of its type.
         ValueError: the target has no MX products, or the call cannot have the flow.
         BudgetError: not even one S-tile fits, or the pass does not.
     """
+    require_type("dims", dims, Dims)
+    require_type("hardware", hardware, Hardware)
+    if norm_rope is not None:
+        require_type("norm_rope", norm_rope, NormRopePass)
+    require_int("nbsd_head_dim", nbsd_head_dim, at_least=0)
+    require_type("flow", flow, Flow)
+    require_type("stages", stages, Stages)
     if dims.format.lanes > 1 and not hardware.supports_mx:
         raise ValueError(f"target is {hardware.name!r}; accepted: 'trn3' (trn2 has no MX matmuls)")
     flow_plan.require_flow(dims, norm_rope, flow, stages)

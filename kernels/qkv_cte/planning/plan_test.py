@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import pytest
 from hypothesis import given, settings
@@ -189,6 +190,22 @@ def test_table_names_every_allocation_and_the_reasons():
 def test_trn2_is_refused_by_name():
     with pytest.raises(ValueError, match="target is 'trn2'; accepted: 'trn3'"):
         plan.make(DIMS, TRN2)
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        ("dims must be a Dims, got None", {"dims": None}),
+        ("hardware must be a Hardware, got 'trn3'", {"hardware": "trn3"}),
+        ("norm_rope must be a NormRopePass, got 1", {"norm_rope": 1}),
+        ("nbsd_head_dim must be an integer, got 1.5", {"nbsd_head_dim": 1.5}),
+        ("flow must be a Flow, got None", {"flow": None}),
+        ("stages must be a Stages, got ()", {"stages": ()}),
+    ],
+)
+def test_arguments_of_other_types_are_refused_by_name(message, changes):
+    with pytest.raises(TypeError, match=f"^{re.escape(message)}"):
+        plan.make(**{"dims": DIMS, "hardware": TRN3, **changes})
 
 
 def test_what_does_not_fit_is_refused():

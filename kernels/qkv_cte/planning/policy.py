@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator
 
 from common import schedule
 from common.budget import BudgetError
+from common.checks import require_type
 from common.hardware import Hardware
 from kernels.qkv_cte.device.config import CHUNK_BUFFERS, SEED_FLOW, Flow, NormRopePass
 from kernels.qkv_cte.planning import flow_plan, plan
@@ -62,7 +63,7 @@ def seed(
         one_engine: the Vector Engine does all evictions and all element-wise work.
 
     Raises:
-        ValueError, BudgetError: as `plan.make`.
+        TypeError, ValueError, BudgetError: as `plan.make`.
     """
     flow = dataclasses.replace(SEED_FLOW, one_engine=one_engine)
     return plan.make(dims, hardware, norm_rope=norm_rope, nbsd_head_dim=nbsd_head_dim, flow=flow)
@@ -75,7 +76,11 @@ def best(first: Plan, *, time_of: TimeOf, announce: Callable[[str], object] = st
         first: the call's plan by the seed's rule, from `seed` or `entries.PreparedCall.plan`; one of those tried.
         time_of: predicts; called once for each plan that is tried.
         announce: told what is tried next.
+
+    Raises:
+        TypeError: `first` is no plan.
     """
+    require_type("first", first, Plan)
     seed_ns = time_of(first)
     chosen, shortest, tried, skipped = first, seed_ns, 1, 0
     others = {str(other.config): other for other in _plans(first)}

@@ -62,6 +62,11 @@ def test_best_is_faster_than_the_seed_and_runs(call):
     assert made == policy.best(policy.seed(*arguments(call)), time_of=predicted_ns)
 
 
+def test_best_is_of_a_plan():
+    with pytest.raises(TypeError, match=r"^first must be a Plan, got None"):
+        policy.best(None, time_of=predicted_ns)  # type: ignore[arg-type]
+
+
 def test_best_takes_the_least_of_what_it_was_told():
     """Times of one's own: the third plan asked for is the best, and what cannot beat it is not asked for."""
     asked = []
