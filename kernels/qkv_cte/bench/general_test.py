@@ -31,6 +31,8 @@ CASES = (
 def test_the_search_finds_plans_that_run(case):
     call = random_call(case)
     prepared = entry.ENTRY.prepare(call, target="trn3", lnc=case.lnc)
+    # Until the Scalar Engine's share is searched, plans have that of the seed's.
+    assert {other.flow.scalar_every for other in policy._plans(prepared.plan)} == {prepared.plan.flow.scalar_every}
     made = search.best(entry.ENTRY, call, lnc=case.lnc)
     best_ns, seed_ns = (search.predicted_ns(entry.ENTRY, each, prepared.tensors) for each in (made, prepared.plan))
     print(f"{case.name}: {best_ns / seed_ns:.2f} of the seed, {policy.name_of(made)}")
