@@ -140,7 +140,7 @@ JSON_LIST, NO_OFFSETS = b"\x02\0\0\0\0\0\0\0[]", b'\x08\0\0\0\0\0\0\0{"a":{}}'
 @pytest.mark.parametrize("content", [b"", b"hi", b"\xff" * 100, JSON_LIST, NO_OFFSETS])
 def test_other_files_are_refused(path, content):
     path.write_bytes(content)
-    assert "no safetensors file" in refusal(path)
+    assert "not a safetensors file" in refusal(path)
 
 
 def test_no_file_and_a_folder_are_refused(tmp_path):
