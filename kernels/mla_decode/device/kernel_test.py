@@ -49,35 +49,28 @@ def test_adversarial_inputs(kind, dtype, schedule):
     assert_right(case, adversarial(kind, normal_operands(case)))
 
 
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["queries_x_100", "all_logits_very_negative"])
-def test_large_logits_in_fp32(kind):
-    """m8. Scores are fp32, so an ulp of the largest is an error of the weights, in any fp32 implementation.
-
-    An ulp of products that add up to |q| |k| is 2**-24 |q| |k|; scaled, it is a relative error of a weight. Where two
-    keys all but tie, that shows: torch in fp32 comes to 4e-6 on some seeds, with the limit at 2e-6.
-    """
+def test_large_logits_in_fp32(kind, seed):
+    """m8. Scores are fp32, so an ulp of the largest is an error of the weights, in any fp32 implementation."""
     case = dataclasses.replace(SMALL, dtype=FP32)
-    operands = adversarial(kind, normal_operands(case))
-    assert_right_to_the_scores_ulp(case, operands, 2e-4)
+    assert_right_but_for_the_order(case, adversarial(kind, normal_operands(case, seed)))
 
 
-def test_deepseeks_widths_in_fp32():
-    """One head at 512 and 64: products of 576 features, in the order in which one column of them is added up.
-
-    Beyond 2e-6 for the same reason: 3e-6 on this seed, where torch in fp32 comes to 8e-7.
-    """
+@pytest.mark.parametrize("seed", range(2))
+def test_deepseeks_widths_in_fp32(seed):
+    """One head at 512 and 64: products of 576 features, in the order in which one column of them is added up."""
     case = Case("wide", 6, 1, 1500, 512, context=1600, dtype=FP32)
-    assert_right_to_the_scores_ulp(case, normal_operands(case), 5e-6)
+    assert_right_but_for_the_order(case, normal_operands(case, seed))
 
 
-def assert_right_to_the_scores_ulp(case, operands, largest_ulp):
+def assert_right_but_for_the_order(case, operands):
+    """What torch in fp32 loses in the same order, up to 1.1e-5 here, and a quarter."""
     result = run.attention(case, operands)
-    assert result.isfinite().all()
     exact = operands.exact(case.softmax_scale)
-    queries = torch.cat([operands.q_absorbed, operands.q_pe], dim=-1).norm(dim=-1)
-    ulp = 2.0**-24 * case.softmax_scale * float(queries.max() * operands.kv_cache.norm(dim=-1).max())
-    assert ulp < largest_ulp
-    assert compare.relative_rms(result, exact) <= compare.MAX_RELATIVE_RMS[FP32] + ulp
+    in_order = compare.relative_rms(operands.in_order(case.softmax_scale), exact)
+    error = compare.relative_rms(result, exact)
+    assert error <= compare.MAX_OF_IN_ORDER * in_order, (error, in_order)
 
 
 def adversarial(kind, operands):
