@@ -167,7 +167,8 @@ def _read_manifest(path: Path) -> dict[str, Any]:
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         raise CheckpointError(f"{path}: expected: the manifest of a converted checkpoint; found: none") from None
     if version != VERSION or not whole or not described:
-        raise CheckpointError(f"{path}: expected: a manifest of version {VERSION}; found: version {reprlib.repr(version)}")
+        found = reprlib.repr(version)
+        raise CheckpointError(f"{path}: expected: a manifest of version {VERSION}; found: version {found}")
     return manifest
 
 

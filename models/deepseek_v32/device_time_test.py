@@ -64,5 +64,6 @@ def test_the_prediction_runs_on_the_cores_that_a_step_has():
     ],
 )
 def test_refused(serving, message):
+    ranks, batch, context = serving
     with pytest.raises((TypeError, ValueError), match=message):
-        device_time.layer_kernels(TINY, Serving(*serving, Device()))
+        device_time.layer_kernels(TINY, Serving(ranks, batch, context, Device()))
