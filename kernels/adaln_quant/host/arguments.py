@@ -13,7 +13,7 @@ import torch
 
 from common import hardware
 from common.budget import BudgetError
-from common.checks import require_int
+from common.checks import require_cores
 from common.hardware import Hardware
 from kernels.adaln_quant.device.config import WORD_CODES
 from kernels.adaln_quant.planning import plan
@@ -38,8 +38,7 @@ def require_target(target: Any, lnc: Any, quantised: bool) -> Hardware:
     chip = hardware.get(target)
     if quantised and not chip.supports_mx:
         raise ValueError(f"target is {target!r}; accepted for quantised rows: 'trn3' (trn2 has no float8_e4m3fn)")
-    if require_int("lnc", lnc, at_least=1) > 2:
-        raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
+    require_cores("lnc", lnc)
     return chip
 
 

@@ -164,7 +164,7 @@ EITHER = [
     ({"target": "trn4"}, ValueError, "target must be 'trn2' or 'trn3', got 'trn4'"),
     ({"target": None}, ValueError, "target must be 'trn2' or 'trn3', got None"),
     ({"target": "trn2", "x": None}, ValueError, "target is 'trn2'; accepted for quantised rows: 'trn3'"),
-    ({"lnc": 0}, ValueError, "lnc must be at least 1, got 0"),
+    ({"lnc": 0}, ValueError, "lnc is 0; accepted: 1 or 2"),
     ({"lnc": 3}, ValueError, "lnc is 3; accepted: 1 or 2"),
     ({"lnc": "2"}, TypeError, "lnc must be an integer, got '2'"),
     ({"x": None}, TypeError, r"x is a NoneType; accepted: a torch tensor \[B, S, H\] torch.bfloat16 or torch.float32"),

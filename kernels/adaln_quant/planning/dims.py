@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass
 
-from common.checks import require_int
+from common.checks import require_cores, require_int
 from common.tiling import ceil_div
 from kernels.adaln_quant.device.config import S_TILE, STATISTICS_COLUMNS, WORD_CODES
 
@@ -51,8 +51,7 @@ class Dims:
             require_int(name, getattr(self, name), at_least=1)
         if self.hidden % WORD_CODES:
             raise ValueError(f"hidden is {self.hidden}; accepted: a multiple of {WORD_CODES}")
-        if self.cores not in (1, 2):
-            raise ValueError(f"lnc is {self.cores!r}; accepted: 1 or 2")
+        require_cores("lnc", self.cores)
         if self.seqlen % self.cores:
             raise ValueError(
                 f"seqlen is {self.seqlen} on {self.cores} cores; accepted: a multiple of {self.cores}, "

@@ -182,6 +182,7 @@ def test_what_does_not_fit_is_refused():
         ({"seqlen": -3}, "seqlen must be at least 1, got -3"),
         ({"hidden": 1026}, "hidden is 1026; accepted: a multiple of 4"),
         ({"cores": 3}, "lnc is 3; accepted: 1 or 2"),
+        ({"cores": 0}, "lnc is 0; accepted: 1 or 2"),
         (
             {"seqlen": 255, "cores": 2},
             "seqlen is 255 on 2 cores; accepted: a multiple of 2, padded by the caller with zero rows",

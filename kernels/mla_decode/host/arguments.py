@@ -11,7 +11,7 @@ import torch
 
 from common import hardware
 from common.budget import BudgetError
-from common.checks import require_int
+from common.checks import require_cores, require_int
 from common.hardware import Hardware
 from common.tiling import ceil_div
 from kernels.mla_decode.device.config import P_MAX
@@ -36,8 +36,7 @@ def require_target(target: Any, lnc: Any) -> Hardware:
         ValueError, TypeError: no such target, or an impossible number of cores.
     """
     chip = hardware.get(target)
-    if require_int("lnc", lnc, at_least=1) > 2:
-        raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
+    require_cores("lnc", lnc)
     return chip
 
 

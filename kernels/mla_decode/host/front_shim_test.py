@@ -48,6 +48,7 @@ def slots(*values):
 
 QKV: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "lnc is 3; accepted: 1 or 2", {"lnc": 3}),
+    (ValueError, "lnc is 0; accepted: 1 or 2", {"lnc": 0}),
     (ValueError, "trn9", {"target": "trn9"}),
     (TypeError, "kv_cache is torch.float16", {"kv_cache": zeros(75, 1, 16, 160, dtype=torch.float16)}),
     (ValueError, "kv_cache is .*accepted: kv_row_dim 160", {"kv_cache": zeros(75, 1, 16, 161)}),

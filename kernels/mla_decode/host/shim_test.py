@@ -106,6 +106,7 @@ def zeros(*shape, dtype=torch.bfloat16):
 BAD: list[tuple[type[Exception], str, dict[str, Any]]] = [
     (ValueError, "target 'trn1'|trn1", {"target": "trn1"}),
     (ValueError, "lnc is 3; accepted: 1 or 2", {"lnc": 3}),
+    (ValueError, "lnc is 0; accepted: 1 or 2", {"lnc": 0}),
     (ValueError, "hidden is 1; accepted on 2 cores: from 2", {"lnc": 2, "o_proj_w": zeros(128, 1)}),
     (TypeError, "kv_cache is a list", {"kv_cache": []}),
     (TypeError, "kv_cache is torch.float16", {"kv_cache": zeros(75, 1, 16, 160, dtype=torch.float16)}),

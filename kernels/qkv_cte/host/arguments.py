@@ -15,7 +15,7 @@ import torch
 
 from common import hardware, schedule
 from common.budget import BudgetError
-from common.checks import require_int
+from common.checks import require_cores, require_int
 from common.hardware import Hardware
 from common.row_mx import H_PACK, ROW_TAIL_BYTES, require_scales
 from kernels.qkv_cte.device.config import NO_STAGES, S_TILE, SEED_FLOW, Flow, NormRopePass, Stages
@@ -57,8 +57,7 @@ def require_target(target: Any, lnc: Any) -> Hardware:
     chip = hardware.get(target)
     if not chip.supports_mx:
         raise ValueError(f"target is {target!r}; accepted: 'trn3' (trn2 has no MX matmuls)")
-    if require_int("lnc", lnc, at_least=1) > 2:
-        raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
+    require_cores("lnc", lnc)
     return chip
 
 

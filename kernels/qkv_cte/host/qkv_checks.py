@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from common.checks import require_int
+from common.checks import require_cores, require_int
 from common.hardware import Hardware
 from kernels.qkv_cte.device.config import (
     BANK_COLUMNS,
@@ -56,8 +56,7 @@ def require_target(target: Any, lnc: Any, quantised: bool) -> Hardware:
     if quantised:
         return arguments.require_target(target, lnc)
     chip = arguments.hardware.get(target)
-    if require_int("lnc", lnc, at_least=1) > 2:
-        raise ValueError(f"lnc is {lnc}; accepted: 1 or 2")
+    require_cores("lnc", lnc)
     return chip
 
 

@@ -182,6 +182,7 @@ def test_refusal(case, changes, error, message, monkeypatch):
         (ROW_MX, "trn2", 1, "target is 'trn2'; accepted: 'trn3'"),
         (PLAIN, "trn1", 1, "target must be 'trn2' or 'trn3', got 'trn1'"),
         (PLAIN, "trn3", 3, "lnc is 3; accepted: 1 or 2"),
+        (PLAIN, "trn3", 0, "lnc is 0; accepted: 1 or 2"),
         (FULL, "trn2", 1, "k_cache is torch.float8_e4m3fn; accepted"),
     ],
 )

@@ -317,7 +317,7 @@ PARAMETERS = [
     ({"target": "trn2", "packed_hidden": None}, ValueError, "target is 'trn2'; accepted: 'trn3'"),
     ({"target": "trn4"}, ValueError, "target must be 'trn2' or 'trn3', got 'trn4'"),
     ({"target": None}, ValueError, "target must be 'trn2' or 'trn3', got None"),
-    ({"lnc": 0}, ValueError, "lnc must be at least 1, got 0"),
+    ({"lnc": 0}, ValueError, "lnc is 0; accepted: 1 or 2"),
     ({"lnc": 3}, ValueError, "lnc is 3; accepted: 1 or 2"),
     ({"lnc": "2"}, TypeError, "lnc must be an integer, got '2'"),
     ({"lnc": True}, TypeError, "lnc must be an integer, got True"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from common.checks import require_cores
 from common.tiling import ceil_div, round_up
 from kernels.qkv_cte.device.config import BANK_COLUMNS, H_PACK, H_TILE_WORDS, ROW_MX_FORMAT, S_TILE, OperandFormat
 
@@ -52,8 +53,7 @@ class Dims:
                 raise ValueError(f"{name} is {value!r}; accepted: an integer from 1")
         if self.format.lanes > 1 and self.hidden % H_MULTIPLE:
             raise ValueError(f"hidden is {self.hidden}; accepted: {h_multiple(self.hidden)}")
-        if self.cores not in (1, 2):
-            raise ValueError(f"lnc is {self.cores!r}; accepted: 1 or 2")
+        require_cores("lnc", self.cores)
         if not self.column_unit and self.seqlen % self.cores:
             raise ValueError(
                 f"seqlen is {self.seqlen} on {self.cores} cores; accepted: a multiple of {self.cores}, "

@@ -226,6 +226,7 @@ def test_what_does_not_fit_is_refused():
             "(zero rows up to 1024 would cost 2.4% more weights and products)",
         ),
         ({"cores": 3}, "lnc is 3; accepted: 1 or 2"),
+        ({"cores": 0}, "lnc is 0; accepted: 1 or 2"),
         (
             {"seqlen": 255, "cores": 2},
             "seqlen is 255 on 2 cores; accepted: a multiple of 2, padded by the caller with zero rows",
