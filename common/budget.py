@@ -7,7 +7,6 @@ each of its partitions.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -245,11 +244,6 @@ class PsumLedger(_Ledger):
         super().__init__(f"PSUM of {hardware.name}", hardware.psum_bytes_per_partition)
         self.bank_bytes = hardware.psum_bank_bytes
 
-    @property
-    def free_banks(self) -> int:
-        """Banks left now."""
-        return self.free_bytes // self.bank_bytes
-
     def allocate(self, name: str, banks: int = 1) -> BankAllocation:
         """Take the next `banks` free banks, side by side.
 
@@ -269,16 +263,3 @@ class PsumLedger(_Ledger):
     def _amount(self, size_bytes: int) -> str:
         banks = size_bytes // self.bank_bytes
         return f"{banks} bank" if banks == 1 else f"{banks} banks"
-
-
-def tile_bytes_per_partition(shape: Sequence[int], itemsize_bytes: int) -> int:
-    """Bytes per partition of a tile `[partitions, free, ...]`: product of the free dimensions x itemsize.
-
-    Raises:
-        TypeError, ValueError: `shape` is empty, or a dimension or `itemsize_bytes` is no positive integer.
-    """
-    if len(shape) == 0:
-        raise ValueError("shape must have a partition dimension, got ()")
-    for axis, extent in enumerate(shape):
-        require_int(f"shape[{axis}]", extent, at_least=1)
-    return math.prod(shape[1:]) * require_int("itemsize_bytes", itemsize_bytes, at_least=1)

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.budget import BudgetError, PsumLedger, SbufLedger, tile_bytes_per_partition
+from common.budget import BudgetError, PsumLedger, SbufLedger
 from common.hardware import TRN2, TRN3
 
 
@@ -137,7 +137,7 @@ def test_psum_gives_eight_distinct_banks_and_refuses_a_ninth():
     assert [allocation.address_bytes for allocation in accumulators] == [0, 2048, 4096, 6144]
     wide = ledger.allocate("wide", banks=4)
     assert (wide.bank, wide.banks, wide.bytes_per_partition) == (4, 4, 8192)
-    assert ledger.free_banks == 0
+    assert ledger.free_bytes == 0
     with pytest.raises(BudgetError) as refusal:
         ledger.allocate("ninth")
     assert str(refusal.value) == (
@@ -150,7 +150,7 @@ def test_psum_scope():
     ledger = PsumLedger(TRN2)
     with ledger.scope("block 0"):
         ledger.allocate("acc", banks=8)
-    assert ledger.free_banks == 8
+    assert ledger.free_bytes == TRN2.psum_bytes_per_partition
     assert ledger.freeze().peak_bytes == TRN2.psum_bytes_per_partition
 
 
@@ -181,13 +181,6 @@ def test_psum_scope():
         (lambda: SbufLedger(TRN2).check(b"x", 0, 4), TypeError, "name must be a str, got b'x' of type bytes"),  # type: ignore[arg-type]
         (lambda: PsumLedger(TRN2).allocate(None), TypeError, "name must be a str, got None of type NoneType"),  # type: ignore[arg-type]
         (lambda: PsumLedger(TRN2).allocate("x", 0), ValueError, "banks must be at least 1, got 0"),
-        (lambda: tile_bytes_per_partition((), 4), ValueError, "shape must have a partition dimension"),
-        (lambda: tile_bytes_per_partition((128, 0), 4), ValueError, r"shape\[1\] must be at least 1, got 0"),
-        (
-            lambda: tile_bytes_per_partition((128, 4), 0),
-            ValueError,
-            "itemsize_bytes must be at least 1, got 0",
-        ),
     ],
 )
 def test_bad_arguments_are_refused_by_name(call, error, message):
@@ -200,14 +193,6 @@ def test_a_scope_without_a_string_for_a_name_is_not_entered():
     with pytest.raises(TypeError, match="name must be a str, got 3 of type int"), ledger.scope(3):  # type: ignore[arg-type]
         pass
     assert ledger.allocate("x", 4).scope == ""
-
-
-@pytest.mark.parametrize(
-    ("shape", "itemsize_bytes", "expected"),
-    [((128, 512), 4, 2048), ((128, 3, 512), 1, 1536), ((1, 2, 3, 5), 2, 60), ((128,), 4, 4), ((64, 1), 2, 2)],
-)
-def test_tile_bytes_per_partition(shape, itemsize_bytes, expected):
-    assert tile_bytes_per_partition(shape, itemsize_bytes) == expected
 
 
 _STEPS = st.lists(

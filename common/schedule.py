@@ -196,16 +196,6 @@ def upstream_pinned(demand: Demand) -> Schedule:
     raise BudgetError(_refusal(demand, degrees, 0))
 
 
-def weight_tile_loads(schedule: Schedule) -> int:
-    """How many H-tiles, each over all I columns, one core reads from HBM.
-
-    Resident ones once, the others once per S-block. Times the bytes of one H-tile over all I columns this is
-    the weight traffic of the core.
-    """
-    resident = schedule.resident_h_tiles
-    return resident + (schedule.demand.num_h_tiles - resident) * len(schedule.blocks)
-
-
 def _degree_limit(demand: Demand) -> int:
     return min(demand.hardware.psum_banks, demand.num_s_tiles)
 

@@ -34,19 +34,6 @@ class Tile:
         """One past the last element."""
         return self.start + self.size
 
-    @property
-    def slice(self) -> slice:
-        """The range as a Python slice."""
-        return slice(self.start, self.stop)
-
-    def split(self, tile_size: int) -> tuple[Tile, ...]:
-        """Nested tiling: this tile cut into tiles of `tile_size`.
-
-        Starts stay relative to the whole extent; indices count within this tile.
-        """
-        parts = tiles(self.size, tile_size)
-        return tuple(Tile(part.index, self.start + part.start, part.size) for part in parts)
-
 
 def tiles(extent: int, tile_size: int) -> tuple[Tile, ...]:
     """Cut `0 .. extent - 1` into tiles of `tile_size`, in order; the last one may be smaller.

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from common.tiling import Tile, ceil_div, round_up, tiles
+from common.tiling import ceil_div, round_up, tiles
 
 
 @settings(max_examples=500, derandomize=True, deadline=None)
 @given(extent=st.integers(0, 5000), tile_size=st.integers(1, 600))
 def test_tiles_cover_the_extent_once_and_in_order(extent, tile_size):
     cut = tiles(extent, tile_size)
-    assert [element for tile in cut for element in range(extent)[tile.slice]] == list(range(extent))
+    assert [element for tile in cut for element in range(tile.start, tile.stop)] == list(range(extent))
     assert [tile.index for tile in cut] == list(range(len(cut)))
     assert all(tile.size == tile_size for tile in cut[:-1])
     assert all(1 <= tile.size <= tile_size and tile.stop == tile.start + tile.size for tile in cut)
@@ -24,12 +24,6 @@ def test_tiles_cover_the_extent_once_and_in_order(extent, tile_size):
 )
 def test_ragged_rows(rows, sizes):
     assert [tile.size for tile in tiles(rows, 128)] == sizes
-
-
-def test_split_nests_within_the_extent():
-    last = tiles(1000, 300)[-1]
-    assert last == Tile(3, 900, 100)
-    assert last.split(64) == (Tile(0, 900, 64), Tile(1, 964, 36))
 
 
 @pytest.mark.parametrize("numerator", [0, 1, 127, 128, 129, 2**60 + 1])
@@ -48,7 +42,6 @@ def test_ceil_div_and_round_up(numerator, denominator):
         (lambda: tiles(128.0, 128), TypeError, "extent must be an integer, got 128.0 of type float"),  # type: ignore[arg-type]
         (lambda: tiles(128, "4"), TypeError, "tile_size must be an integer, got '4' of type str"),  # type: ignore[arg-type]
         (lambda: tiles(True, 4), TypeError, "extent must be an integer, got True"),
-        (lambda: tiles(8, 4)[0].split(0), ValueError, "tile_size must be at least 1, got 0"),
         (lambda: ceil_div(-1, 4), ValueError, "numerator must be at least 0, got -1"),
         (lambda: ceil_div(1, 0), ValueError, "denominator must be at least 1, got 0"),
         (lambda: round_up(1, 0), ValueError, "multiple must be at least 1, got 0"),

@@ -19,7 +19,6 @@ from kernels.qkv_cte.planning import policy
 from kernels.qkv_cte.planning.plan import Plan
 from tools.timeline_report import summary
 
-POLICIES = ("seed", "best")
 ENGINES = ("Tensor", "Vector", "Scalar", "GpSimd", "Sync")
 
 VALUES_SEQLEN = 258

@@ -19,7 +19,7 @@ SMALL = NormRopeCase(Case("small", 640, 1152, 3, "full", num_kv_heads=3, lnc=2))
 
 @pytest.fixture(scope="module")
 def results():
-    return {chosen_by: calls.run(SMALL, TRN3, chosen_by, values=True) for chosen_by in calls.POLICIES}
+    return {chosen_by: calls.run(SMALL, TRN3, chosen_by, values=True) for chosen_by in ("seed", "best")}
 
 
 def test_policies_are_compared_with_the_same_two_plans(results):
