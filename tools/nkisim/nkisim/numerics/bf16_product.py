@@ -61,8 +61,8 @@ def moving(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndarray:
     partitions, columns = words.shape
     pairs = _decoded(_halves(words).transpose(0, 2, 1), kind)
     if (exponents != decode.NEUTRAL_SCALE).any():
-        blocks = pairs.reshape(len(exponents), 2 * GROUP_PARTITIONS, columns)
-        _as_bf16(blocks).mul_(_factors(exponents.repeat(2, axis=1))[:, None, :])
+        blocks = _as_bf16(pairs.reshape(len(exponents), 2 * GROUP_PARTITIONS, columns))
+        _scale(blocks, _factors(exponents.repeat(2, axis=1))[:, None, :])
     return pairs.reshape(2 * partitions, columns)
 
 
@@ -73,8 +73,8 @@ def stationary(words: np.ndarray, kind: DType, exponents: np.ndarray) -> np.ndar
     partitions, columns = words.shape
     pairs = _decoded(_halves(words).transpose(1, 0, 2), kind)
     if (exponents != decode.NEUTRAL_SCALE).any():
-        blocks = pairs.reshape(columns, len(exponents), 2 * GROUP_PARTITIONS)
-        _as_bf16(blocks).mul_(_factors(exponents.T)[:, :, None])
+        blocks = _as_bf16(pairs.reshape(columns, len(exponents), 2 * GROUP_PARTITIONS))
+        _scale(blocks, _factors(exponents.T)[:, :, None])
     return pairs.reshape(columns, 2 * partitions)
 
 
@@ -87,6 +87,12 @@ def _decoded(halves: np.ndarray, kind: DType) -> np.ndarray:
     pairs = _room(halves.shape)
     np.take(_table(kind), halves, out=pairs, mode="clip")
     return pairs
+
+
+def _scale(numbers: torch.Tensor, factors: torch.Tensor) -> None:
+    step = max(1, cast.SERIAL_ELEMENTS * len(numbers) // numbers.numel())
+    for part, factor in zip(numbers.split(step), factors.split(step), strict=True):
+        part.mul_(factor)
 
 
 def _room(shape: tuple[int, ...]) -> np.ndarray:

@@ -27,7 +27,7 @@ _TORCH: dict[np.dtype[Any], torch.dtype] = {
 }
 """Types that torch converts as ml_dtypes and numpy do, ten times faster; the tests compare all of their codes."""
 
-_SERIAL_ELEMENTS = 1 << 15
+SERIAL_ELEMENTS = 1 << 15
 """Beyond these torch starts threads, whose joining takes longer than the conversion, above all on a busy machine."""
 
 _decoded: dict[np.dtype[Any], np.ndarray] = {}
@@ -93,10 +93,10 @@ def _store_floats(target: np.ndarray, values: np.ndarray, dtype: DType) -> None:
 
 
 def _convert(target: torch.Tensor, source: torch.Tensor) -> None:
-    if target.ndim < 2 or target.numel() <= _SERIAL_ELEMENTS:
+    if target.ndim < 2 or target.numel() <= SERIAL_ELEMENTS:
         target.copy_(source)
         return
-    rows = max(1, _SERIAL_ELEMENTS * len(target) // target.numel())
+    rows = max(1, SERIAL_ELEMENTS * len(target) // target.numel())
     for start in range(0, len(target), rows):
         target[start : start + rows].copy_(source[start : start + rows])
 
