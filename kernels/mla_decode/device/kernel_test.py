@@ -52,25 +52,24 @@ def test_adversarial_inputs(kind, dtype, schedule):
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", ["queries_x_100", "all_logits_very_negative"])
 def test_large_logits_in_fp32(kind, seed):
-    """m8. Scores are fp32, so an ulp of the largest is an error of the weights, in any fp32 implementation."""
+    """m8. A score is rounded to fp32, and its error is its softmax weight's relative error: shared by near-tied keys.
+
+    2**-24 of the largest score bounds one weight's error; the outputs' RMS was up to 0.19 of that on 16 inputs.
+    """
     case = dataclasses.replace(SMALL, dtype=FP32)
-    assert_right_but_for_the_order(case, adversarial(kind, normal_operands(case, seed)))
+    operands = adversarial(kind, normal_operands(case, seed))
+    queries = torch.cat([operands.q_pe, operands.q_absorbed], dim=-1).double()
+    rows = [rows.double().reshape(-1, queries.shape[-1]) for rows in operands.rows()]
+    largest = max(float((query @ rows.T).abs().max()) for query, rows in zip(queries, rows, strict=True))
+    error = compare.relative_rms(run.attention(case, operands), operands.exact(case.softmax_scale))
+    assert error <= compare.MAX_RELATIVE_RMS[FP32] + 0.25 * 2.0**-24 * case.softmax_scale * largest
 
 
 @pytest.mark.parametrize("seed", range(2))
 def test_deepseeks_widths_in_fp32(seed):
-    """One head at 512 and 64: products of 576 features, in the order in which one column of them is added up."""
+    """One head at 512 and 64: products of 576 features."""
     case = Case("wide", 6, 1, 1500, 512, context=1600, dtype=FP32)
-    assert_right_but_for_the_order(case, normal_operands(case, seed))
-
-
-def assert_right_but_for_the_order(case, operands):
-    """What torch in fp32 loses in the same order, up to 1.1e-5 here, and a quarter."""
-    result = run.attention(case, operands)
-    exact = operands.exact(case.softmax_scale)
-    in_order = compare.relative_rms(operands.in_order(case.softmax_scale), exact)
-    error = compare.relative_rms(result, exact)
-    assert error <= compare.MAX_OF_IN_ORDER * in_order, (error, in_order)
+    assert_right(case, normal_operands(case, seed))
 
 
 def adversarial(kind, operands):

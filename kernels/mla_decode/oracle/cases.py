@@ -260,19 +260,6 @@ class Operands:
             self.q_absorbed, self.q_pe, self.rows(), self.out_absorb_w, self.o_proj_w, softmax_scale, dtype
         )
 
-    def in_order(self, softmax_scale: float) -> torch.Tensor:
-        """The same in fp32, a score's products added in the kernel's order."""
-        return reference.attention(
-            self.q_absorbed,
-            self.q_pe,
-            self.rows(),
-            self.out_absorb_w,
-            self.o_proj_w,
-            softmax_scale,
-            torch.float32,
-            one_by_one=True,
-        )
-
     def rounded(self, softmax_scale: float) -> torch.Tensor:
         """The same in torch with the kernel's rounding points."""
         rows = [rows.to(self.kv_row_cur.dtype) for rows in self.rows()]

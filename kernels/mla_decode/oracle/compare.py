@@ -12,10 +12,6 @@ MAX_RELATIVE_RMS = {torch.bfloat16: 4e-3, torch.float32: 2e-6}
 MAX_OF_ROUNDED = 1.1
 """In bf16, the error over that of a torch implementation with the same rounding points."""
 
-MAX_OF_IN_ORDER = 1.25
-"""In fp32, the error over that of a torch implementation that adds a score's products in the same order, where errors
-of scores are all that shows: large scores, or one head of many features. 0.94 to 1.2 on four seeds of each."""
-
 
 def relative_rms(result: torch.Tensor, exact: torch.Tensor) -> float:
     """RMS of the errors over RMS of the exact values; NaN where the result has one.

@@ -15,8 +15,6 @@ def attention(
     o_proj_w: torch.Tensor,
     softmax_scale: float,
     dtype: torch.dtype = torch.float64,
-    *,
-    one_by_one: bool = False,
 ) -> torch.Tensor:
     """Attention of each token over its own cache rows, then out-absorb and o-projection.
 
@@ -28,8 +26,6 @@ def attention(
         o_proj_w: [n_heads * v_head_dim, hidden].
         softmax_scale: applied to the scores.
         dtype: what to compute in.
-        one_by_one: whether a score's products are added one after another, the latent ones first, as narrow products of
-            the Tensor Engine add them. Torch adds them in a tree.
 
     Returns:
         [n_tokens, hidden] of `dtype`.
@@ -38,23 +34,11 @@ def attention(
     heads = []
     for token, rows in enumerate(keys):
         k_pe, latent = rows[:, :rope].to(dtype), rows[:, rope:].to(dtype)
-        if one_by_one:
-            query = torch.cat([q_absorbed[token], q_pe[token]], dim=-1).to(dtype)
-            scores = sum_one_by_one(query, torch.cat([latent, k_pe], dim=-1))
-        else:
-            scores = q_absorbed[token].to(dtype) @ latent.T + q_pe[token].to(dtype) @ k_pe.T
+        scores = q_absorbed[token].to(dtype) @ latent.T + q_pe[token].to(dtype) @ k_pe.T
         weights = torch.softmax(scores * softmax_scale, dim=-1)
         value = torch.einsum("hl,hvl->hv", weights @ latent, out_absorb_w.to(dtype))
         heads.append(value.reshape(-1))
     return torch.stack(heads) @ o_proj_w.to(dtype)
-
-
-def sum_one_by_one(queries: torch.Tensor, keys: torch.Tensor) -> torch.Tensor:
-    """[heads, keys]: products of features, each added to the sum of those before."""
-    total = torch.zeros(queries.shape[0], keys.shape[0], dtype=keys.dtype)
-    for query, key in zip(queries.T, keys.T, strict=True):
-        total = total + query[:, None] * key
-    return total
 
 
 def rounded_attention(
