@@ -34,15 +34,20 @@ def prior_index(
 ) -> tuple[NkiTensor, NkiTensor, NkiTensor]:
     """Turns selected positions into the attention's tables.
 
+    Dimensions:
+        n_tokens: any; width: selected keys per token, up to n_prior; n_prior: up to 16,384, T = ceil(n_prior / 128).
+        max_blocks: pages per token; n_tokens * max_blocks up to 2**23.
+
     Args:
         selected: [n_tokens, width] int32; positions: [n_tokens] int32; block_table: [n_tokens, max_blocks] int32.
         config: sizes.
 
     Returns:
-        prior_rows int32, prior_key_pos float32, prior_rows_natural uint32, [128, n_tokens, T] each, where
-        T = ceil(n_prior / 128), up to 128.
+        prior_rows int32, prior_key_pos float32, prior_rows_natural uint32, [128, n_tokens, T] each.
 
     Notes:
+        Tensors have no addresses; the compiler places them, and there is no plan. Nothing else is on the core: at most
+        4 * width + 512 or 3,072 bytes per partition, a third of SBUF, and one PSUM bank are in use at once.
         Numbers are fp32, exact up to 2**24; what lies beyond is no position and no page, and stays beyond when
         rounded. A page is looked up by an indirect DMA of 4 bytes, the smallest there is: 128 T of them per token.
 

@@ -5,7 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import nkisim
+from common.hardware import TRN2
 from kernels.mla_decode import build_prior_index, build_prior_index_on_device
+from kernels.mla_decode.device.index_kernel import IndexConfig, prior_index
 from kernels.mla_decode.oracle import run
 from kernels.mla_decode.oracle.cases import PRODUCTION, Case, normal_operands
 
@@ -79,6 +82,20 @@ def test_every_token_has_its_own_position():
     found = build_prior_index_on_device(**call)
     assert_same(found, build_prior_index(**call))
     assert torch.equal((found.prior_key_pos < positions[None, :, None]).sum(dim=(0, 2)), positions.long())
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "sbuf_bytes"), [(128, 16384, 4 * 16384 + 512), (128, 2048, 4 * 2048 + 512), (128, 128, 3072)]
+)
+def test_memory_is_what_the_kernel_says(tokens, width, sbuf_bytes):
+    """Without a plan: far below SBUF for the widest selection, too."""
+    config = IndexConfig(tokens, width, width, block_size=64, block_shift=6, n_rows=2**20)
+    shapes = ((tokens, width), (tokens,), (tokens, 256))
+    operands = [torch.empty(shape, dtype=torch.int32, device="meta") for shape in shapes]
+    options = nkisim.Options(target="trn2", numerics=False)
+    (core,) = nkisim.run(prior_index[1], *operands, config, options=options).cores
+    assert (core.memory.sbuf_peak_bytes, core.memory.psum_peak_banks) == (sbuf_bytes, 1)
+    assert sbuf_bytes < TRN2.sbuf_usable_bytes_per_partition // 3
 
 
 def test_attention_takes_them():
