@@ -108,17 +108,6 @@ def count_by_engine(stream: Iterable[Record]) -> dict[str, Counter[str]]:
     return counts
 
 
-def dma_bytes_by_pair(stream: Iterable[Record]) -> Counter[tuple[str, str]]:
-    """Bytes that DMAs read, per (source memory, destination memory)."""
-    moved: Counter[tuple[str, str]] = Counter()
-    for record in stream:
-        if record.engine is engine.dma and record.writes:
-            target = record.writes[0].allocation.buffer.value
-            for region in record.reads:
-                moved[region.allocation.buffer.value, target] += region.size_bytes
-    return moved
-
-
 def hbm_traffic(stream: Iterable[Record]) -> dict[str, HbmTraffic]:
     """Bytes moved per HBM tensor, by the tensor's name (an argument's name for arguments)."""
     read: Counter[str] = Counter()

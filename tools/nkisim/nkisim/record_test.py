@@ -14,7 +14,7 @@ import nki.isa
 import nki.language
 from nkisim import Options, run
 from nkisim.enums import MemoryRegion
-from nkisim.record import HbmTraffic, Record, count_by_engine, dma_bytes_by_pair, hbm_traffic, is_hbm
+from nkisim.record import HbmTraffic, Record, count_by_engine, hbm_traffic, is_hbm
 
 nisa: Any = nki.isa
 nl: Any = nki.language
@@ -50,32 +50,6 @@ def stream() -> list[Record]:
     return stream_of(mover, np.ones((8, 16), np.float32), np.ones((4, 6), ml_dtypes.bfloat16))
 
 
-def by_memory(moved: dict[tuple[str, str], int]) -> dict[tuple[str, str], int]:
-    """Bytes per pair without the difference between arguments' HBM and the kernel's."""
-    joined: dict[tuple[str, str], int] = {}
-    for (source, target), size_bytes in moved.items():
-        pair = (source.split("_")[-1], target.split("_")[-1])
-        joined[pair] = joined.get(pair, 0) + size_bytes
-    return joined
-
-
-def test_bytes_per_pair_of_memories(stream: list[Record]) -> None:
-    assert by_memory(dma_bytes_by_pair(stream)) == {
-        ("hbm", "sbuf"): 512 + 48 + 48,
-        ("sbuf", "sbuf"): 256,
-        ("sbuf", "hbm"): 512 + 28,
-        ("hbm", "hbm"): 128 + 512,
-    }
-
-
-def test_a_pair_names_the_kind_of_hbm(stream: list[Record]) -> None:
-    moved = dma_bytes_by_pair(stream)
-    assert moved["sbuf", "private_hbm"] == 512
-    assert moved["sbuf", "shared_hbm"] == 28
-    assert moved["private_hbm", "shared_hbm"] == 512
-    assert moved["psum", "sbuf"] == 0
-
-
 def test_what_a_cast_moves_is_what_it_reads() -> None:
     def widening(y):
         out = nl.ndarray((4, 6), nl.float32, buffer=nl.shared_hbm)
@@ -83,7 +57,6 @@ def test_what_a_cast_moves_is_what_it_reads() -> None:
         return out
 
     found = stream_of(widening, np.ones((4, 6), ml_dtypes.bfloat16))
-    assert by_memory(dma_bytes_by_pair(found)) == {("hbm", "hbm"): 4 * 6 * 2}
     assert sorted(hbm_traffic(found).values()) == [HbmTraffic(0, 4 * 6 * 4), HbmTraffic(4 * 6 * 2, 0)]
 
 
@@ -118,7 +91,7 @@ def test_a_barrier_moves_nothing() -> None:
 
 
 def test_nothing_recorded() -> None:
-    assert (count_by_engine([]), dma_bytes_by_pair([]), hbm_traffic([])) == ({}, {}, {})
+    assert (count_by_engine([]), hbm_traffic([])) == ({}, {})
 
 
 def test_a_record_describes_its_first_result(stream: list[Record]) -> None:
