@@ -49,61 +49,38 @@ def _in_use(first: np.ndarray, last: np.ndarray, start: np.ndarray, stop: np.nda
     """Steps of how much of a memory intervals cover, each there from time `first` to `last`."""
     if not len(first):
         return np.zeros((0, 2))
-    bounds, places = np.unique(np.concatenate([start, stop]), return_inverse=True)
-    low, high = places[: len(start)], places[len(start) :]
+    edge = np.zeros(stop.max() + 1, np.int64)
+    edge[start] = edge[stop] = 1
+    piece = np.cumsum(edge) - 1
     times = np.concatenate([first, last])
     order = np.argsort(times, kind="stable")
-    used = _covered(bounds, low, high, order)
+    used = _covered(np.diff(np.flatnonzero(edge)), piece[start], piece[stop], order)
     times = times[order]
     ends = np.flatnonzero(np.append(np.diff(times) > 0, True))
     return np.stack([times[ends], used[ends].astype(float)], axis=1)
 
 
 @compiled
-def _covered(bounds: np.ndarray, low: np.ndarray, high: np.ndarray, order: np.ndarray) -> np.ndarray:
+def _covered(widths: np.ndarray, low: np.ndarray, high: np.ndarray, order: np.ndarray) -> np.ndarray:
     """How much is covered after each change: number n < len(low) adds interval n, number n + len(low) takes it away.
 
-    A tree over the pieces between `bounds`, whose node n has nodes 2n and 2n + 1 below it, keeps for each node how many
-    intervals cover all of its pieces without covering all of its parent's, and how much of them is covered.
+    Args:
+        widths: of the pieces that the ends of all intervals divide the memory into.
+        low, high: first and last piece of each interval, the last one exclusive.
+        order: of the changes.
     """
-    leaves = 1
-    while leaves < len(bounds) - 1:
-        leaves *= 2
-    widths = np.zeros(2 * leaves, np.int64)
-    widths[leaves : leaves + len(bounds) - 1] = np.diff(bounds)
-    for node in range(leaves - 1, 0, -1):
-        widths[node] = widths[2 * node] + widths[2 * node + 1]
-    counts = np.zeros(2 * leaves, np.int64)
-    lengths = np.zeros(2 * leaves, np.int64)
+    counts = np.zeros(len(widths), np.int64)
     used = np.empty(len(order), np.int64)
+    total = 0
     for n in range(len(order)):
-        interval, change = order[n], 1
-        if interval >= len(low):
-            interval, change = interval - len(low), -1
-        begin, end = leaves + low[interval], leaves + high[interval]
-        first, last = begin, end - 1
-        while begin < end:
-            if begin % 2:
-                counts[begin] += change
-                _sum_up(begin, counts, lengths, widths, leaves)
-                begin += 1
-            if end % 2:
-                end -= 1
-                counts[end] += change
-                _sum_up(end, counts, lengths, widths, leaves)
-            begin, end = begin // 2, end // 2
-        while first > 1:
-            first, last = first // 2, last // 2
-            _sum_up(first, counts, lengths, widths, leaves)
-            _sum_up(last, counts, lengths, widths, leaves)
-        used[n] = lengths[1]
+        opens = order[n] < len(low)
+        interval = order[n] if opens else order[n] - len(low)
+        for piece in range(low[interval], high[interval]):
+            if opens:
+                total += widths[piece] if counts[piece] == 0 else 0
+                counts[piece] += 1
+            else:
+                counts[piece] -= 1
+                total -= widths[piece] if counts[piece] == 0 else 0
+        used[n] = total
     return used
-
-
-@compiled
-def _sum_up(node: int, counts: np.ndarray, lengths: np.ndarray, widths: np.ndarray, leaves: int) -> None:
-    """How much of a node's pieces is covered, from what is known of the nodes below it."""
-    if counts[node]:
-        lengths[node] = widths[node]
-    else:
-        lengths[node] = lengths[2 * node] + lengths[2 * node + 1] if node < leaves else 0
