@@ -53,18 +53,22 @@ class Entry:
         """Type of each argument by its name."""
         return typing.get_type_hints(self.record)
 
+    @functools.cached_property
+    def required(self) -> tuple[str, ...]:
+        """Arguments without a default. As `types`, found when the op is defined: torch cannot trace how."""
+        fields = dataclasses.fields(self.record)
+        return tuple(field.name for field in fields if field.default is dataclasses.MISSING)
+
     def arguments(self, given: Mapping[str, Any]) -> Any:
         """The record of arguments given by name.
 
         Raises:
             TypeError: the function has no argument of a name, or one is missing.
         """
-        fields = dataclasses.fields(self.record)
-        required = [field.name for field in fields if field.default is dataclasses.MISSING]
         for name in given:
             if name not in self.types:
                 raise TypeError(f"{self.name} has no argument {name!r}; accepted: {', '.join(self.types)}")
-        for name in required:
+        for name in self.required:
             if name not in given:
-                raise TypeError(f"{self.name} is called without {name}; accepted: with {', '.join(required)}")
+                raise TypeError(f"{self.name} is called without {name}; accepted: with {', '.join(self.required)}")
         return self.record(**given)

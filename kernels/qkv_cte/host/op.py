@@ -181,6 +181,6 @@ def _schema(entry: Entry) -> str:
         elif kind == _CHOICE:
             parts.append(f"int[]? {name}=None")
         else:
-            default = "" if field.default is dataclasses.MISSING else f"={field.default}"
+            default = "" if name in entry.required else f"={field.default}"
             parts.append(f"{_PLAIN[kind]} {name}{default}")
     return f'({", ".join(parts)}, *, str target="trn3", int lnc=2) -> Tensor'
