@@ -225,3 +225,52 @@ def test_reduce_registers_are_read_before_they_are_filled_again():
     ]
     asked = edges.kind == ORDER
     assert set(zip(edges.before[asked].tolist(), edges.after[asked].tolist(), strict=True)) == {(1, 2), (2, 4), (4, 5)}
+
+
+def pairs_of(body):
+    """Edges of a kernel that ends with a store of the tile that `body` returns."""
+
+    @nki.jit
+    def kernel(x):
+        tile = body()
+        out = nl.ndarray(tile.shape, dtype=tile.dtype, buffer=nl.shared_hbm)
+        nisa.dma_copy(dst=out, src=tile)
+        return out
+
+    _, _, edges = linked(kernel, np.zeros((1, 1), np.float32))
+    return set(zip(edges.before.tolist(), edges.after.tolist(), strict=True))
+
+
+def test_the_same_bytes_of_other_partitions_or_memories_are_others():
+    def body():
+        for address, buffer in (((0, 0), nl.psum), ((0, 0), nl.sbuf), ((64, 0), nl.sbuf)):
+            tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=buffer, address=address)
+            nisa.memset(dst=tile, value=0.0, engine=nisa.engine.vector)
+        return tile
+
+    assert pairs_of(body) == {(2, 3)}
+
+
+def test_a_write_in_steps_leaves_what_it_skips():
+    """Odd columns are still those of the first write."""
+
+    def body():
+        tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf)
+        kept = nl.ndarray((32, 4), dtype=nl.float32, buffer=nl.sbuf)
+        nisa.memset(dst=tile, value=0.0, engine=nisa.engine.vector)
+        nisa.memset(dst=tile[:, 0:8:2], value=1.0, engine=nisa.engine.vector)
+        nisa.tensor_copy(dst=kept, src=tile[:, 1:8:2], engine=nisa.engine.vector)
+        return kept
+
+    assert pairs_of(body) == {(0, 1), (0, 2), (2, 3)}
+
+
+def test_ordered_instructions_of_an_engine_follow_each_other():
+    def body():
+        tiles = [nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf) for _ in range(3)]
+        with nl.no_reorder():
+            for tile in tiles:
+                nisa.memset(dst=tile, value=0.0, engine=nisa.engine.vector)
+        return tiles[2]
+
+    assert pairs_of(body) == {(0, 1), (1, 2), (2, 3)}

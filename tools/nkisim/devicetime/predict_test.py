@@ -8,7 +8,7 @@ import nki.isa as nisa
 import nki.language as nl
 import nkisim
 from devicetime import constants
-from devicetime.predict import predict
+from devicetime.predict import explain, predict
 from devicetime.timeline import Cause
 
 C = constants.TRN2
@@ -74,3 +74,28 @@ def test_of_several_results_of_one_engine_the_last_is_the_dependency():
 def test_unknown_target():
     with pytest.raises(ValueError, match="trn1"):
         predict(run(load_and_scale, np.zeros((128, 8), np.float32)), "trn1")
+
+
+@nki.jit
+def swapped_operands_and_partitions(x):
+    """Two products of the same tiles the other way round, two loads of the same size to other partitions."""
+    wide, narrow = (nl.ndarray((128, n), dtype=nl.bfloat16, buffer=nl.sbuf) for n in (128, 64))
+    for tile in (wide, narrow):
+        nisa.memset(dst=tile, value=1.0, engine=nisa.engine.vector)
+    for left, right in ((wide, narrow), (narrow, wide)):
+        bank = nl.ndarray((left.shape[1], right.shape[1]), dtype=nl.float32, buffer=nl.psum)
+        nisa.nc_matmul(bank, left, right)
+    for first in (0, 64):
+        tile = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.sbuf, address=(first, 4096))
+        nisa.dma_copy(dst=tile, src=x)
+    out = nl.ndarray(x.shape, dtype=x.dtype, buffer=nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=tile)
+    return out
+
+
+def test_records_that_differ_in_order_or_place_of_operands_have_costs_of_their_own():
+    nodes = explain(run(swapped_operands_and_partitions, np.zeros((16, 64), np.float32))).work.nodes
+    held = nodes["hold_ns"][2:4]
+    assert held == pytest.approx([64 / 2.4 + C.tensor_issue_ns, 128 / 2.4 + C.tensor_issue_ns])
+    moved = nodes[nodes["engines"] > 0]
+    assert moved["first_engine"].tolist() == [0, 8, 8]
