@@ -255,11 +255,11 @@ def test_a_write_in_steps_leaves_what_it_skips():
     """Odd columns are still those of the first write."""
 
     def body():
-        tile = nl.ndarray((32, 8), dtype=nl.float32, buffer=nl.sbuf)
+        tile = nl.ndarray((32, 9), dtype=nl.float32, buffer=nl.sbuf)
         kept = nl.ndarray((32, 4), dtype=nl.float32, buffer=nl.sbuf)
         nisa.memset(dst=tile, value=0.0, engine=nisa.engine.vector)
-        nisa.memset(dst=tile[:, 0:8:2], value=1.0, engine=nisa.engine.vector)
-        nisa.tensor_copy(dst=kept, src=tile[:, 1:8:2], engine=nisa.engine.vector)
+        nisa.memset(dst=tile[:, 0:9:2], value=1.0, engine=nisa.engine.vector)
+        nisa.tensor_copy(dst=kept, src=tile[:, 1:9:2], engine=nisa.engine.vector)
         return kept
 
     assert pairs_of(body) == {(0, 1), (0, 2), (2, 3)}

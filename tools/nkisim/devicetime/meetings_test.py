@@ -117,3 +117,41 @@ def test_ranks_that_send_and_receive_nothing_wait_for_nobody():
     runs = nkisim.run_ranks(two_pass_something_on, [(X, [(0, 1)]) for _ in range(3)], OPTIONS)
     timeline = predict(runs)
     assert [len(events(timeline, "collective_permute", rank)) for rank in range(3)] == [1, 1, 0]
+
+
+@nki.jit
+def barrier_after(x, times):
+    me = nl.program_id(0)
+    shared = nl.ndarray((2, *x.shape), x.dtype, nl.shared_hbm, name="shared")
+    tile = nl.ndarray(x.shape, x.dtype, nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    busywork(tile, times)
+    nisa.dma_copy(dst=shared[me], src=tile)
+    nisa.core_barrier(shared, (0, 1))
+    return shared
+
+
+def test_barriers_of_different_ranks_do_not_wait_for_each_other():
+    timeline = predict(nkisim.run_ranks(barrier_after[2], [(X, 1), (X, 40)], OPTIONS))
+    begins = [timeline.start_ns[events(timeline, "core_barrier", core)[0]] for core in range(4)]
+    assert begins[0] == pytest.approx(begins[1])
+    assert begins[2] == pytest.approx(begins[3])
+    assert begins[2] > begins[0] + 20 * 256 / 2 / 0.96
+
+
+@nki.jit
+def gather_all(x):
+    tile = nl.ndarray(x.shape, x.dtype, nl.sbuf)
+    result = nl.ndarray((x.shape[0], 4 * x.shape[1]), x.dtype, nl.sbuf)
+    nisa.dma_copy(dst=tile, src=x)
+    ncc.all_gather([tile], [result], ncc.ReplicaGroup([[0, 1, 2, 3]]), collective_dim=1)
+    out = nl.ndarray(result.shape, x.dtype, nl.shared_hbm)
+    nisa.dma_copy(dst=out, src=result)
+    return out
+
+
+def test_a_gather_is_three_hops_of_a_ring_and_three_quarters_of_the_result():
+    timeline = predict(nkisim.run_ranks(gather_all, [(X,)] * 4, OPTIONS))
+    event = events(timeline, "all_gather", 0)[0]
+    expected = 3 * C.collective_hop_ns + 3 * X.nbytes / C.link_bytes_per_ns
+    assert timeline.end_ns[event] - timeline.start_ns[event] == pytest.approx(expected)
