@@ -67,7 +67,7 @@ def test_ctrl_c_ends_a_sweep_without_a_word(begun, tmp_path):
     """While its processes start, and while they run; what was there stays."""
     out = tmp_path / "out.csv"
     out.write_text("good")
-    command = [*SMALL, "--seqlen", "512,262144,524288", "--jobs", "2", "--csv", str(out)]
+    command = [*SMALL, "--seqlen", "512,65536,131072", "--jobs", "2", "--csv", str(out)]
     with subprocess.Popen(
         [sys.executable, main.__file__, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, process_group=0
     ) as process:
@@ -77,7 +77,7 @@ def test_ctrl_c_ends_a_sweep_without_a_word(begun, tmp_path):
         rest = process.stderr.read()
         assert process.wait() == 130
     assert (
-        lines == [f"[{n}/3] seqlen {size:,}\n".replace(",", "").encode() for n, size in ((1, 512), (2, 262144))][:begun]
+        lines == [f"[{n}/3] seqlen {size:,}\n".replace(",", "").encode() for n, size in ((1, 512), (2, 65536))][:begun]
     )
     assert rest == b""
     assert out.read_text() == "good"
@@ -166,6 +166,7 @@ def test_values_are_numbers_ranges_and_what_the_plan_chooses():
             ["qkv_cte", "--degree", "1..9", "--seqlen", "1..9", "--plot", "x"],
             "--plot would have 9 lines; accepted: up to 8",
         ),
+        (["qkv_cte", "--batch", "100000", "--seqlen", "100000"], "are 10,000,000,000 tokens; accepted: up to"),
         (["adaln_quant", "--modulation", "3"], "modulation is 3; accepted: 0 to 2"),
         (["adaln_quant", "--hidden", "130"], "hidden is 130; accepted: a multiple of 4"),
         (["adaln_quant", "--seqlen", "200000"], "has 200,000 tokens"),

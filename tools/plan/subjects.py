@@ -14,6 +14,7 @@ from kernels.mla_decode.device.config import Schedule
 from kernels.mla_decode.planning.dims import Dims as MlaDims
 from kernels.qkv_cte import plan as qkv_plan
 from kernels.qkv_cte.bench import measure as qkv_measure
+from kernels.qkv_cte.bench import shapes as qkv_shapes
 from kernels.qkv_cte.planning import policy
 from kernels.qkv_cte.planning.dims import Dims as QkvDims
 from tools.bench import predicted
@@ -38,6 +39,11 @@ def _flag(values: Values, name: str) -> bool:
 
 def _plan_qkv(values: Values, hardware: Hardware) -> qkv_plan.Plan:
     batch, seqlen, hidden, width, lnc, bias = _sizes(values, "batch", "seqlen", "hidden", "width", "lnc", "bias-bytes")
+    if batch * seqlen > qkv_shapes.TOKENS_LIMIT:
+        raise ValueError(
+            f"batch {batch:,} x seqlen {seqlen:,} are {batch * seqlen:,} tokens; accepted: up to "
+            f"{qkv_shapes.TOKENS_LIMIT:,}"
+        )
     dims = QkvDims(batch, seqlen, hidden, width, lnc, bias)
     if not _flag(values, "search"):
         forced = functools.partial(schedule.force, degree=values["degree"], resident_h_tiles=values["resident"])
