@@ -22,14 +22,14 @@ QUADRANT = 32
 MAX_DEPTH = 4
 """Most S-tiles of AdaLN under way at once: one in each of Vector, GpSimd and Scalar Engine, and one that is moved.
 
-Predicted for 9,452 tokens of H = 5,120: 855 us with 1, 457 with 2, 464 with 3, 412 with 4, 414 with 5. That is with a
-dependency added to the device-time model, which lets the Scalar Engine's registers be read before they are filled.
+Predicted for 9,452 tokens of H = 5,120: 847 us with 1, 452 with 2, 421 with 3, 395 with 4, 376 with 5; for 1,184 tokens
+132, 88, 86, 85 and 87. With bf16 results 4 are the most that fit.
 """
 
 ROWS_MAX_DEPTH = 8
 """The same where rows are quantised as they come: a short way through the engines, with DMAs as long on either side.
 
-Predicted likewise: 470 us with 1, 245 with 2, 147 with 4, 140 with 6, 137 with 8 and with 10; the bytes alone take 124.
+Predicted likewise: 460 us with 1, 237 with 2, 145 with 4, 139 with 6, 137 with 8 and with 10; the bytes alone take 124.
 """
 
 MODULATION_BUFFERS = 2
