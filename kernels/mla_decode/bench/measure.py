@@ -127,8 +127,7 @@ def _empty(plan: Plan) -> functools.partial[torch.Tensor]:
 
 
 def _hbm_bytes(stream: Iterable[Record]) -> HbmBytes:
-    # A barrier names the tensor that it orders, and moves none of it.
-    moved = hbm_traffic(record for record in stream if record.op != "core_barrier")
+    moved = hbm_traffic(stream)
     by_purpose = {
         **{purpose: sum(moved[name].read_bytes for name in names if name in moved) for purpose, names in _READ.items()},
         **{
